@@ -277,12 +277,10 @@ unsigned conn_fds_in_flight(struct conn *conn)
         /* The kernel counts the memory of what is unread, which is no less than its bytes. A busy client reads without
          * ever having read everything. */
         uint64_t read = (uint64_t)unread < conn->sent ? conn->sent - (uint64_t)unread : 0;
-        if (older->end <= read) {
+        for (int i = 0; i < 2 && older->end <= read; i++) {
                 *older = *newer;
                 *newer = (struct conn_fds){0};
         }
-        if (older->end <= read)
-                *older = (struct conn_fds){0};
         return older->n + newer->n;
 }
 
@@ -348,9 +346,7 @@ static void on_readable(struct conn *conn)
                         return;
                 }
                 ssize_t n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0 && errno == EAGAIN)
+                if (n < 0 && (errno == EAGAIN || errno == EINTR))
                         return;
                 if (n <= 0) {
                         conn_end(conn);
@@ -465,9 +461,8 @@ void conn_tick(struct conn *conn, uint64_t now)
 {
         if (!list_empty(&conn->out) && conn->state != CONN_ENDED)
                 flush(conn); /* what the kernel refused for too many descriptors */
-        if (is_closing(conn) || conn->paused || conn->held || conn->waiting_since == 0)
-                return;
-        if (now > conn->waiting_since && now - conn->waiting_since > conn->limits->frame_timeout_ns)
+        if (conn_reads(conn) && conn->waiting_since != 0 && now > conn->waiting_since &&
+            now - conn->waiting_since > conn->limits->frame_timeout_ns)
                 break_framing(conn, "frame: the rest of it did not come in time");
 }
 

@@ -124,10 +124,9 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
 
 /* ---- the loop ---- */
 
-static void on_timer(uv_timer_t *timer);
-
-static void turn(struct metrics_http *metrics_http)
+static void on_timer(uv_timer_t *timer)
 {
+        struct metrics_http *metrics_http = timer->data;
         MHD_UNSIGNED_LONG_LONG wait = TICK_MS;
         uint64_t now = now_ns();
         /* Limits the whole life of a connection: a client that sends a byte now and then is never idle. At each turn,
@@ -143,17 +142,12 @@ static void turn(struct metrics_http *metrics_http)
         MHD_run(metrics_http->http);
         if (MHD_get_timeout(metrics_http->http, &wait) != MHD_YES || wait > TICK_MS)
                 wait = TICK_MS;
-        uv_timer_start(&metrics_http->timer, on_timer, wait, 0);
-}
-
-static void on_timer(uv_timer_t *timer)
-{
-        turn(timer->data);
+        uv_timer_start(timer, on_timer, wait, 0);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
-        turn(poll->data);
+        on_timer(&((struct metrics_http *)poll->data)->timer);
 }
 
 /* ---- life ---- */
@@ -188,7 +182,7 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
         uv_timer_init(server->loop, &metrics_http->timer);
         metrics_http->poll.data = metrics_http->timer.data = metrics_http;
         uv_poll_start(&metrics_http->poll, UV_READABLE, on_readable);
-        turn(metrics_http);
+        on_timer(&metrics_http->timer);
         log_info("metrics: served at %s", text);
         return 0;
 }
