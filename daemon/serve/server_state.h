@@ -108,11 +108,10 @@ struct session {
         struct subscriber subscriber; /* of states of models */
         uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
         struct list ops;              /* of struct op; not notified of the progress yet: first */
-        uint64_t n_ops;
-        struct list leases;       /* of struct lease, by in_owner; to be notified: first */
-        struct list publications; /* of struct publication, by in_session */
-        struct list deferred;     /* of struct deferred, by in_session */
-        struct list transfers;    /* of struct transfer */
+        struct list leases;           /* of struct lease, by in_owner; to be notified: first */
+        struct list publications;     /* of struct publication, by in_session */
+        struct list deferred;         /* of struct deferred, by in_session */
+        struct list transfers;        /* of struct transfer */
         uint64_t n_deferred;
         uint64_t probe;             /* the seed of its test model, which ends with the session; 0: none */
         struct quota_charge charge; /* the connection */

@@ -69,7 +69,6 @@ struct role_grant role_find(const struct roles *roles, const struct caller *call
 
 /* ---- the requirements of verbs and sources ---- */
 
-/* The role that a verb requires. */
 enum role role_needed(enum verb verb);
 /* 0, or STREAMER_EPERM naming the rule. */
 int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error);

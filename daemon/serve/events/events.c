@@ -100,8 +100,10 @@ static void write_failed(struct writer *w, const void *data)
 int op_check(struct session *session, struct error *error)
 {
         uid_t uid = session->conn->caller.uid;
-        uint64_t held = quotas_held(&session->server->users, uid, QUOTA_OPS);
-        if (session->n_ops >= OPS_MAX)
+        uint64_t held = quotas_held(&session->server->users, uid, QUOTA_OPS), n = 0;
+        list_each (pos, &session->ops)
+                n++;
+        if (n >= OPS_MAX)
                 return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
                                  OPS_MAX);
         if (held >= OPS_SHARE * OPS_MAX && !role_is_own(uid))
@@ -126,7 +128,6 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
         op->id = id;
         op->progress_round = session->server->progress_round;
         list_append(&session->ops, &op->link);
-        session->n_ops++;
         session->server->n_ops++;
         load_watch(load, &op->watch, NULL);
         return op;
@@ -135,7 +136,6 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
 static void op_free(struct op *op)
 {
         list_remove(&op->link);
-        op->session->n_ops--;
         op->session->server->n_ops--;
         load_unwatch(&op->watch);
         quota_discharge(&op->charge);
