@@ -18,7 +18,8 @@ static void begin(void)
         read_fixture_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
         thread = must_alloc(sizeof(*thread));
         thread->base.reader = &bare;
-        range = must_alloc(sizeof(*range));
+        range = aligned_alloc(_Alignof(struct range), sizeof(*range));
+        ck_assert_ptr_nonnull(range);
         *range = (struct range){.thread = thread, .hedge = {.context = range}};
         range->hedge_slot = reader_slot_get(&bare);
         ck_assert_ptr_nonnull(range->hedge_slot);
