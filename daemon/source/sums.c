@@ -90,17 +90,6 @@ int sums_require(const struct object *objects, size_t n, const char *where, stru
         return 0;
 }
 
-static int read_sums(const struct root_path *folder, struct object *objects, size_t n, struct error *error)
-{
-        cleanup_with(root_path_deinit) struct root_path path = {0};
-        cleanup_with(text_deinit) struct text text = {0};
-        cleanup_close int fd = -1;
-        return root_path_init_child(&path, folder, SUMS_NAME, error)
-                       ?: root_path_open_file(&path, &fd, error)
-                       ?: text_read_fd(&text, fd, SUMS_MAX, path.shown, error)
-                       ?: sums_apply(&text, path.shown, objects, n, error);
-}
-
 /* ---- blobs ---- */
 
 /* The name of the open file, which the kernel knows: the end of a chain of links. */
@@ -118,7 +107,13 @@ static int blob_digest(struct object *object, struct error *error)
 
 int sums_find(const struct root_path *folder, struct object *objects, size_t n, struct error *error)
 {
-        int r = read_sums(folder, objects, n, error);
+        cleanup_with(root_path_deinit) struct root_path path = {0};
+        cleanup_with(text_deinit) struct text text = {0};
+        cleanup_close int fd = -1;
+        int r = root_path_init_child(&path, folder, SUMS_NAME, error)
+                        ?: root_path_open_file(&path, &fd, error)
+                        ?: text_read_fd(&text, fd, SUMS_MAX, path.shown, error)
+                        ?: sums_apply(&text, path.shown, objects, n, error);
         if (r == STREAMER_ENOENT) { /* not an error: names of blobs may still be digests */
                 *error = (struct error){.code = 0};
                 r = 0;

@@ -258,15 +258,6 @@ static int instance(struct aws_clients *clients, struct aws_keys *keys, struct e
 
 /* ---- STS ---- */
 
-static int refused(const struct http_answer *answer, const char *origin, struct error *error)
-{
-        struct s3_fault fault;
-        s3_fault_parse(&fault, answer->body, answer->body_len);
-        return error_set(error, STREAMER_EPERM, "STS answers %d%s%s%s%s (%s)", answer->status,
-                         fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
-                         fault.message, origin);
-}
-
 /* Keys for a role, requested with the token of a web identity, or else with other keys, which sign the request. */
 static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
                        const char *role, const char *token, const struct aws_keys *signer, struct error *error)
@@ -313,9 +304,13 @@ static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const
         if (r < 0)
                 return r;
         const struct http_answer *answer = &fetch.answer;
-        if (answer->status != 200)
-                return refused(answer, origin, error);
-        return aws_keys_parse_xml(keys, answer->body, answer->body_len, origin, error);
+        if (answer->status == 200)
+                return aws_keys_parse_xml(keys, answer->body, answer->body_len, origin, error);
+        struct s3_fault fault;
+        s3_fault_parse(&fault, answer->body, answer->body_len);
+        return error_set(error, STREAMER_EPERM, "STS answers %d%s%s%s%s (%s)", answer->status,
+                         fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
+                         fault.message, origin);
 }
 
 static int web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
