@@ -93,7 +93,7 @@ struct source_ops {
         int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error);
 };
-extern const struct source_ops source_local, source_web, source_s3, source_probe;
+extern const struct source_ops source_local, source_web, source_s3, source_hf, source_probe;
 
 #define PROBE_SCHEME "probe:" /* "probe:SEED"; also begins the names of these models */
 

@@ -4,9 +4,9 @@
  */
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
-#include "daemon/source/hf/hf.h"
 #include "daemon/source/listing.h"
 #include "daemon/source/roots/caller.h"
+#include "daemon/source/source.h"
 
 /* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {

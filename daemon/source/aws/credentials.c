@@ -151,7 +151,12 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
                 c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires) && !replacement_pending(c);
         if (!usable || (c->renew_at != 0 && now >= c->renew_at))
                 fetch(c);
-        return usable ? aws_keys_copy(keys, &c->keys, error) : no_keys(c, now, error);
+        if (!usable)
+                return no_keys(c, now, error);
+        int r = aws_keys_init(keys, c->keys.access, c->keys.secret, c->keys.token, c->keys.origin, error);
+        keys->expires = c->keys.expires;
+        keys->number = c->keys.number;
+        return r < 0 ? r : 0;
 }
 
 void aws_credentials_origin(struct aws_credentials *c, char *origin, size_t size)

@@ -36,16 +36,6 @@ int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret,
         return error_no_memory(error);
 }
 
-int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error)
-{
-        int r = aws_keys_init(to, from->access, from->secret, from->token, from->origin, error);
-        if (r < 0)
-                return r;
-        to->expires = from->expires;
-        to->number = from->number;
-        return 0;
-}
-
 void aws_keys_deinit(struct aws_keys *keys)
 {
         secret_free(keys->access);

@@ -27,6 +27,4 @@ int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const ch
 /* The response of STS to any of its actions. */
 int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error);
 
-/* 0, or STREAMER_ENOMEM. */
-int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error);
 void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "daemon/source/listing.h"
-#include "daemon/source/source.h"
 
 struct hf; /* shared by threads */
 
@@ -13,8 +12,6 @@ struct hf; /* shared by threads */
  * one that huggingface-cli has stored. */
 int hf_new(struct hf **hf, const char *endpoint, const char *token, struct error *error);
 struct hf *hf_free(struct hf *hf);
-
-extern const struct source_ops source_hf;
 
 /* ---- for the fuzzer ---- */
 

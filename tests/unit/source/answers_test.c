@@ -11,6 +11,7 @@
 #include "daemon/source/hf/hf.h"
 #include "daemon/source/listing.h"
 #include "daemon/source/s3/endpoint.h"
+#include "daemon/source/source.h"
 
 static struct endpoint server;
 static struct sources sources;
