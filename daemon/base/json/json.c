@@ -327,31 +327,32 @@ bool json_keys_end(struct json *j, size_t begin)
         return json_distinct(j, j->keys + begin, sizeof(*j->keys), n);
 }
 
+static bool repeated_key(struct json *j, struct name name)
+{
+        char quoted[NAME_QUOTE];
+        name_quote(quoted, name);
+        return json_fail(j, JSON_DUPLICATE_KEY, (size_t)(name.s - j->text) - 1, "the key '%s' is given twice", quoted);
+}
+
 /* Objects of a few keys are the rule: comparing each with each is cheaper than a set. */
 #define FEW 8
 
 bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n)
 {
         const struct names_in_text names = {j->text, strings, stride};
-        struct name name, seen[FEW];
-        bool repeated = false;
+        struct name seen[FEW];
         if (n > FEW && !nameset_begin(&j->set, n))
                 return json_fail(j, JSON_NO_MEMORY, j->at, "no memory to compare %zu keys", n);
-        for (uint32_t i = 0; i < n && !repeated; i++) {
-                name = names_in_text_at(&names, i);
-                if (n > FEW) {
-                        repeated = nameset_add(&j->set, names_in_text_at, &names, i) != NAMES_NONE;
-                        continue;
-                }
-                seen[i] = name;
-                for (uint32_t k = 0; k < i && !repeated; k++)
-                        repeated = seen[k].len == name.len && memcmp(seen[k].s, name.s, name.len) == 0;
+        for (uint32_t i = 0; n <= FEW && i < n; i++) {
+                seen[i] = names_in_text_at(&names, i);
+                for (uint32_t k = 0; k < i; k++)
+                        if (seen[k].len == seen[i].len && memcmp(seen[k].s, seen[i].s, seen[i].len) == 0)
+                                return repeated_key(j, seen[i]);
         }
-        if (!repeated)
-                return true;
-        char quoted[NAME_QUOTE];
-        name_quote(quoted, name);
-        return json_fail(j, JSON_DUPLICATE_KEY, (size_t)(name.s - j->text) - 1, "the key '%s' is given twice", quoted);
+        for (uint32_t i = 0; n > FEW && i < n; i++)
+                if (nameset_add(&j->set, names_in_text_at, &names, i) != NAMES_NONE)
+                        return repeated_key(j, names_in_text_at(&names, i));
+        return true;
 }
 
 bool json_append(struct json *j, void *list, size_t *n, const void *item, size_t size, size_t max, size_t at,
