@@ -337,7 +337,7 @@ static void answer_store(struct endpoint *endpoint, const struct endpoint_reques
                 reply->body = format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[%s]}", list_files(false));
         } else if (strncmp(request->path, "/org/victim/resolve/", 20) == 0 && strcmp(name, "SHA256SUMS") == 0) {
                 reply->status = 302;
-                reply->headers = format_text("Location: %s/bucket/full/%s\r\nETag: \"e1\"\r\n", endpoint->url, name);
+                reply->headers = format_text("Location: /bucket/full/%s\r\nETag: \"e1\"\r\n", name);
         } else if (strncmp(request->path, "/bucket/full/", 13) == 0 ||
                    strncmp(request->path, "/org/victim/resolve/", 20) == 0) {
                 size_t size;
