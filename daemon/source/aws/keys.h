@@ -22,7 +22,8 @@ struct aws_keys {
 /* These return 1 with keys, or an error: STREAMER_EFAILED, STREAMER_ENOMEM. `token` may be NULL or "". */
 int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *origin,
                   struct error *error);
-/* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints. Changes the text. */
+/* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints. Changes the text.
+ */
 int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error);
 /* The response of STS to any of its actions. */
 int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error);
