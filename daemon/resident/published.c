@@ -169,20 +169,6 @@ static const void *read_table(const struct segment *segment, const struct publis
         return segment->device->ops->read(segment, table->offset, *copy, table->bytes, error) == 0 ? *copy : NULL;
 }
 
-static int open_table(struct published_view *view, const void *bytes, const struct segment *segments,
-                      unsigned n_segments, const struct published_storage *table, struct error *error)
-{
-        uint64_t sizes[MANIFEST_MAX_SEGMENTS];
-        char text[400];
-        for (unsigned i = 0; i < n_segments; i++)
-                sizes[i] = segments[i].size;
-        const struct published_place place = {sizes, n_segments, *table};
-        int r = published_open(view, bytes, table->bytes, &place, text, sizeof(text));
-        if (r == -2)
-                return error_set(error, STREAMER_ENOMEM, "no memory to check the table");
-        return r == 0 ? 0 : error_set(error, STREAMER_EINVAL, "the table is refused: %s", text);
-}
-
 /* ---- the manifest ---- */
 
 static void add_record(struct manifest_fill *fill, uint64_t i, const char *name,
@@ -244,6 +230,8 @@ int published_manifest_build(struct table *manifest, const struct published *pub
 {
         struct published_view view;
         cleanup_free void *copy = NULL;
+        uint64_t sizes[MANIFEST_MAX_SEGMENTS];
+        char text[400];
         const struct segment *segment = table->segment < n_segments ? &segments[table->segment] : NULL;
         if (segment == NULL || table->offset % PUBLISHED_ALIGN != 0 || table->bytes > PUBLISHED_MAX_SIZE ||
             table->offset > segment->size || table->bytes > segment->size - table->offset)
@@ -252,6 +240,13 @@ int published_manifest_build(struct table *manifest, const struct published *pub
         const void *bytes = read_table(segment, table, &copy, error);
         if (bytes == NULL)
                 return error->code;
-        return open_table(&view, bytes, segments, n_segments, table, error)
-                       ?: build_manifest(manifest, published, segments, n_segments, &view, table, error);
+        for (unsigned i = 0; i < n_segments; i++)
+                sizes[i] = segments[i].size;
+        const struct published_place place = {sizes, n_segments, *table};
+        int r = published_open(&view, bytes, table->bytes, &place, text, sizeof(text));
+        if (r == -2)
+                return error_set(error, STREAMER_ENOMEM, "no memory to check the table");
+        if (r < 0)
+                return error_set(error, STREAMER_EINVAL, "the table is refused: %s", text);
+        return build_manifest(manifest, published, segments, n_segments, &view, table, error);
 }

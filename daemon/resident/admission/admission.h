@@ -2,10 +2,6 @@
  *
  * Admission: which load may take how many bytes of a device, and when. Owned by the loop thread.
  *
- *   asked > granted     the bytes are charged
- *       \-> waiting > granted
- *               \---> refused
- *
  * Requests are queued: higher priority first, then the older. After every change they are examined in this
  * order against a ledger of the bytes of each device that are unused or being freed:
  *

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host cache: models that were evicted from a GPU may stay in pinned host memory, and are loaded from there
- * without storage. It has its own budget.
- *
- *   ready > cached (copied out, off the loop) > draining > unloaded
- *                 \-> a load of the same files copies it to the GPUs that it names, as a new generation
+ * The host cache: models that were evicted from a GPU may stay in pinned host memory. A load of the same files copies
+ * them from there to the GPUs that it names, as a new generation. The cache has its own budget.
  *
  * A copy holds the image of each segment, and the manifest. The device's layout alone determines where tensors lie and
  * where a segment ends, so a copy fits every GPU of its layout, in one transfer for each segment; a device of another
