@@ -327,8 +327,8 @@ static void on_ending(uv_timer_t *timer)
         struct daemon *d = timer->data;
         uint64_t since = now_ns() - d->closing_since;
         bool closed = server_release(&d->server, since > FLUSH_GRACE_NS) && loads_empty(&d->loads) &&
-                      resident_empty(&d->resident) && host_cache_empty(&d->cache) && !d->server.state_writer.writing &&
-                      cuda_close(d->devices.cuda);
+                      list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
+                      !d->server.state_writer.writing && cuda_close(d->devices.cuda);
         if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }
@@ -359,7 +359,7 @@ static void on_signal(uv_signal_t *handle, int number)
 static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
-        bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(&d->cache);
+        bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies);
         bool stopped = work_pool_stop(d->pool, deadline);
         /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
         if (stopped && all)
@@ -391,7 +391,7 @@ static void take_apart(struct daemon *d)
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
         metrics_http_free(d->metrics_http);
-        require(resident_empty(&d->resident));
+        require(list_empty(&d->resident.generations));
         require(list_empty(&d->admission.queue));
         work_pool_free(d->pool);
         for (size_t i = 0; i < d->devices.n; i++)

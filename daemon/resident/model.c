@@ -47,11 +47,6 @@ void resident_init(struct resident *resident, struct wake *wake, struct device *
         buckets_init(&resident->by_name);
 }
 
-bool resident_empty(const struct resident *resident)
-{
-        return list_empty(&resident->generations);
-}
-
 /* ---- life ---- */
 
 void resident_capacity_changed(struct resident *resident)
@@ -199,22 +194,16 @@ void generation_assign_number(struct generation *generation)
         generation->number = ++generation->resident->last_number;
 }
 
-/* A model that is charged to the user has the name on the device, or the name itself is. */
-static bool replaces_own(struct resident *resident, const char *name, const struct device *device, uid_t uid)
+int resident_charge_model(struct resident *resident, const char *name, const struct device *device,
+                          struct quotas *users, uid_t uid, const struct quota_limits *limits,
+                          struct quota_charge *charge, struct error *error)
 {
         const struct generation *g = resident_on(resident, name, GENERATION_READY, device)
                                              ?: resident_on(resident, name, GENERATION_CACHED, device);
         const struct quota_user *payer = g != NULL ? g->model_charge.user : NULL;
         const struct quota_user *named = g != NULL ? generation_find_name(g, name)->charge.user : NULL;
-        return (payer != NULL && payer->uid == uid) || (named != NULL && named->uid == uid);
-}
-
-int resident_charge_model(struct resident *resident, const char *name, const struct device *device,
-                          struct quotas *users, uid_t uid, const struct quota_limits *limits,
-                          struct quota_charge *charge, struct error *error)
-{
-        return quota_charge(users, uid, charge, QUOTA_MODELS, replaces_own(resident, name, device, uid) ? 0 : 1, limits,
-                            error);
+        bool replaces_own = (payer != NULL && payer->uid == uid) || (named != NULL && named->uid == uid);
+        return quota_charge(users, uid, charge, QUOTA_MODELS, replaces_own ? 0 : 1, limits, error);
 }
 
 void generation_uncharge(struct generation *generation)

@@ -205,7 +205,6 @@ struct resident {
 
 void resident_init(struct resident *resident, struct wake *wake, struct device **devices, size_t n_devices,
                    uint64_t failed_kept);
-bool resident_empty(const struct resident *resident);
 
 /* Memory has become free, or soon will: requests for it are examined on a later turn of the loop. */
 void resident_capacity_changed(struct resident *resident);

@@ -95,7 +95,7 @@ void load_fixture_end(void)
         gate_open(&lane_gate);
         while (drop_name())
                 ;
-        core_until(loads_empty(&loads) && resident_empty(&resident));
+        core_until(loads_empty(&loads) && list_empty(&resident.generations));
         ck_assert_uint_eq(loads.n_running, 0);
         ck_assert_uint_eq(fake.device.used, 0);
         read_fixture_reader_end();

@@ -52,7 +52,7 @@ static void end_admission(void)
                 gate_open(&fakes[i].answer);
                 __atomic_store_n(&fakes[i].ceiling, UINT64_MAX, __ATOMIC_SEQ_CST);
         }
-        while (!resident_empty(&resident)) {
+        while (!list_empty(&resident.generations)) {
                 drop_all();
                 uv_run(&core_loop, UV_RUN_NOWAIT);
         }

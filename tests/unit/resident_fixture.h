@@ -73,7 +73,7 @@ static inline void drop_all(void)
 /* Frees what a test left, as the daemon would. */
 static inline void end(void)
 {
-        while (!resident_empty(&resident)) {
+        while (!list_empty(&resident.generations)) {
                 drop_all();
                 uv_run(&core_loop, UV_RUN_NOWAIT);
         }

@@ -21,11 +21,6 @@ uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
         return wanted < most ? wanted : most;
 }
 
-bool host_cache_empty(const struct host_cache *cache)
-{
-        return list_empty(&cache->copies);
-}
-
 /* ---- dropping ---- */
 
 /* The cached generations, with the other ranks of each. */

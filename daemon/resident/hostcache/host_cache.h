@@ -66,7 +66,6 @@ struct host_cache {
 uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory);
 
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget);
-bool host_cache_empty(const struct host_cache *cache);
 
 /* Caches a model that is to be evicted, with all its ranks; its devices' memory is freed once it is copied out.
  * False: the caller drops the ranks that still serve, and those that were cached meanwhile follow. */

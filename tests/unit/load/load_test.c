@@ -115,7 +115,7 @@ TEST(wrong_requests_are_refused_at_once, EACH(wrong_requests))
         struct watched w;
         FAILS_WITH(w.error, load_request(&w, &wrong_requests[_i].request), STREAMER_EINVAL, wrong_requests[_i].says);
         ck_assert(loads_empty(&loads));
-        ck_assert(resident_empty(&resident));
+        ck_assert(list_empty(&resident.generations));
 }
 
 TEST(missing_sources_fail_with_their_code)
@@ -137,7 +137,7 @@ TEST(a_dry_run_plans_and_changes_nothing)
         ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.needed, 4 * MiB);
         ck_assert(!w.resident);
-        ck_assert(resident_empty(&resident));
+        ck_assert(list_empty(&resident.generations));
         ck_assert_uint_eq(fake.allocs, 0);
 }
 

@@ -24,7 +24,7 @@ static void end_leases(void)
         ck_assert_uint_eq(leases.n, 0);
         ck_assert(list_empty(&leases.processes));
         ck_assert_uint_eq(watched, unwatched);
-        if (!resident_empty(&resident))
+        if (!list_empty(&resident.generations))
                 ck_assert_uint_eq(process_fds(getpid()), fds_before);
         end();
 }

@@ -27,8 +27,8 @@ TEST(a_discarded_generation_causes_no_change)
         generation_discard(g);
         ck_assert_ptr_null(resident_any(&resident, "m"));
         generation_put(g);
-        ck_assert(!resident_empty(&resident)); /* not inside the call */
-        core_until(resident_empty(&resident));
+        ck_assert(!list_empty(&resident.generations)); /* not inside the call */
+        core_until(list_empty(&resident.generations));
         ck_assert_uint_eq(changes, before);
 }
 
@@ -107,7 +107,7 @@ TEST(a_load_without_names_drains_when_ready)
         generation_drop_name(g, "m");
         ck_assert_int_eq((int)g->state, (int)GENERATION_LOADING);
         ready(g);
-        core_until(resident_empty(&resident));
+        core_until(list_empty(&resident.generations));
 }
 
 TEST(a_failure_replaces_the_one_before_it)
@@ -231,7 +231,7 @@ TEST(a_reference_keeps_the_memory_allocated)
         core_settle();
         ck_assert(!g->releasing);
         generation_put(g);
-        core_until(resident_empty(&resident));
+        core_until(list_empty(&resident.generations));
 }
 
 TEST(a_failed_load_keeps_its_memory_for_early_attaches)
@@ -262,7 +262,7 @@ TEST(memory_is_freed_exactly_once_on_the_devices_thread)
         core_settle();
         ck_assert_uint_eq(fakes[0].device.used, 2 * MiB); /* not granted to others before it is freed */
         gate_open(&fakes[0].release);
-        core_until(resident_empty(&resident));
+        core_until(list_empty(&resident.generations));
         ck_assert_uint_eq(gate_arrived(&fakes[0].release), 1);
         ck_assert_uint_eq(fakes[0].device.used, 0);
 }
@@ -292,7 +292,7 @@ TEST(each_event_is_sent_once)
         ck_assert_uint_eq(changes_since(&last), 0);
         generation_drop_name(g, "m");
         ck_assert_uint_eq(changes_since(&last), 1);
-        core_until(resident_empty(&resident)); /* memory is back */
+        core_until(list_empty(&resident.generations)); /* memory is back */
         ck_assert_uint_eq(changes_since(&last), 1);
         failed(loading("m"), "x");
         ck_assert_uint_eq(changes_since(&last), 1);

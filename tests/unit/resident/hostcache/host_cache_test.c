@@ -37,7 +37,7 @@ static void end_cache(void)
         list_each_item (struct generation, g, &resident.generations, link)
                 g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
         drop_all();
-        core_until(host_cache_empty(&host_cache));
+        core_until(list_empty(&host_cache.copies));
         ck_assert_uint_eq(host_cache.used, 0);
         end();
 }
