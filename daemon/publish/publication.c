@@ -354,29 +354,11 @@ static void hash_done(struct work *work)
                 publish(p);
 }
 
-/* The files of the base are still those of the claim. */
-static int check_base(struct publication *p)
-{
-        const struct published_base *base = &p->published->base;
-        http_reuse_begin(&p->stop);
-        base_probe_run(&p->base, p->publications->loads->sources);
-        http_reuse_end();
-        if (p->base.error.code != 0)
-                return error_set(&p->error, STREAMER_EFAILED, "%s: its base cannot be checked: %s", p->name,
-                                 p->base.error.text);
-        if (memcmp(&p->base.identity, &base->identity, sizeof(base->identity)) != 0)
-                return error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name,
-                                 base->source);
-        return 0;
-}
-
 /* Of a segment that is sealed already nothing is done. */
 static void seal_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct generation *g = p->generation;
-        if (load_relaxed(&p->stop) || (p->base.source != NULL && check_base(p) < 0))
-                return;
         for (unsigned i = 0; i < g->n_segments; i++)
                 if (g->device->ops->seal != NULL && g->device->ops->seal(&g->segments[i], &p->error) < 0)
                         return;
@@ -405,22 +387,52 @@ static void seal_done(struct work *work)
         }
 }
 
+static void seal(struct publication *p)
+{
+        p->in_flight++;
+        p->work.user = 0;
+        work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
+}
+
+/* The files of the base are still those of the claim. */
+static void check_run(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        const struct published_base *base = &p->published->base;
+        if (load_relaxed(&p->stop))
+                return;
+        http_reuse_begin(&p->stop);
+        base_probe_run(&p->base, p->publications->loads->sources);
+        http_reuse_end();
+        if (p->base.error.code != 0)
+                error_set(&p->error, STREAMER_EFAILED, "%s: its base cannot be checked: %s", p->name,
+                          p->base.error.text);
+        else if (memcmp(&p->base.identity, &base->identity, sizeof(base->identity)) != 0)
+                error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name, base->source);
+}
+
+static void check_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        if (step_done(p))
+                seal(p);
+}
+
 int publication_commit(struct publication *p, const struct published_storage *table, publication_done_fn *done,
                        void *context, struct error *error)
 {
-        struct work_pool *pool = p->publications->loads->pool;
         int r = check_state(p, PUBLICATION_FILLING, error);
         if (r < 0)
                 return r;
         p->table = *table;
         begin_request(p, PUBLICATION_SEALING, done, context);
-        p->in_flight++;
-        if (p->base.source != NULL) {
-                p->work.user = p->user;
-                work_submit_routed(pool, source_lane, p->base.source, &p->work, seal_run, seal_done);
-        } else {
-                work_submit(pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
+        if (p->base.source == NULL) {
+                seal(p);
+                return 0;
         }
+        p->in_flight++;
+        p->work.user = p->user;
+        work_submit_routed(p->publications->loads->pool, source_lane, p->base.source, &p->work, check_run, check_done);
         return 0;
 }
 
