@@ -3,11 +3,9 @@
  * Chooses what to evict: a pure function of values.
  *
  * Candidates are ordered by value: a higher priority is worth more; then a later use. From the most valuable down, a
- * candidate is spared if all that are not spared yet still yield the bytes without it. So
- *
- *   - the most valuable are evicted only where nothing else suffices (least recently used first),
- *   - and no victim is superfluous: without any one of them the bytes would be missing. A large victim spares
- *     the small and older ones that it makes needless.
+ * candidate is spared if all that are not spared yet still yield the bytes without it. So no victim is superfluous:
+ * without any one of them the bytes would be missing. A large victim spares the small and older ones that it makes
+ * needless.
  */
 #pragma once
 
