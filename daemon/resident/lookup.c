@@ -31,33 +31,23 @@ const char *end_name(enum end end)
 
 /* ---- devices ---- */
 
-#define DEVICES_TEXT 200
-
-/* "host, cuda:0", as many as fit. */
-static const char *name_devices(char text[DEVICES_TEXT], const struct resident *resident)
-{
-        text[0] = '\0';
-        for (size_t i = 0; i < resident->n_devices; i++)
-                format_append(text, DEVICES_TEXT, "%s%s", i > 0 ? ", " : "", resident->devices[i]->name);
-        return text;
-}
-
 struct device *resident_device(struct resident *resident, const char *name, struct error *error)
 {
-        char devices[DEVICES_TEXT];
+        char devices[200] = ""; /* "host, cuda:0", as many as fit */
+        const char *wanted = name != NULL && strcmp(name, "cpu") == 0 ? "host" : name; /* as frameworks call it */
         if (name == NULL && resident->n_devices == 1)
                 return resident->devices[0];
-        if (name == NULL) {
-                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one: %s",
-                          resident->n_devices, name_devices(devices, resident));
-                return NULL;
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                struct device *device = resident->devices[i];
+                if (name != NULL && (strcmp(device->name, wanted) == 0 || strcmp(device->uuid, name) == 0))
+                        return device;
+                format_append(devices, sizeof(devices), "%s%s", i > 0 ? ", " : "", device->name);
         }
-        const char *wanted = strcmp(name, "cpu") == 0 ? "host" : name; /* as frameworks call it */
-        for (size_t i = 0; i < resident->n_devices; i++)
-                if (strcmp(resident->devices[i]->name, wanted) == 0 || strcmp(resident->devices[i]->uuid, name) == 0)
-                        return resident->devices[i];
-        error_set(error, STREAMER_EINVAL, "device: %s: no such device; the daemon has %s", name,
-                  name_devices(devices, resident));
+        if (name == NULL)
+                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one: %s",
+                          resident->n_devices, devices);
+        else
+                error_set(error, STREAMER_EINVAL, "device: %s: no such device; the daemon has %s", name, devices);
         return NULL;
 }
 

@@ -290,18 +290,13 @@ static bool is_unused(const struct generation *g)
         return dropped && g->n_leases == 0 && g->refs == 0 && !g->releasing;
 }
 
-/* It was dropped and nothing uses it: it is about to be freed. */
-static bool has_ended(const struct generation *generation)
-{
-        return is_unused(generation) && generation->persisted == NULL && !holds_memory(generation) &&
-               list_empty(&generation->names);
-}
-
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
 {
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->number == number && g->device == device && !has_ended(g))
+        list_each_item (const struct generation, g, &resident->generations, link) {
+                bool ended = is_unused(g) && g->persisted == NULL && !holds_memory(g) && list_empty(&g->names);
+                if (g->number == number && g->device == device && !ended)
                         return true;
+        }
         return false;
 }
 

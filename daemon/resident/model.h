@@ -232,7 +232,7 @@ struct generation *resident_same(struct resident *resident, const struct source_
 /* The number of the ready or loading generation of these files under this name, which a replica on another
  * device shares; 0 if there is none. */
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
-/* A generation of this number is on the device, in any state. */
+/* A generation of this number is on the device, in any state, and not just about to be freed. */
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
 
 /* The hash bucket of this name. */

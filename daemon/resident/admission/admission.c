@@ -96,7 +96,6 @@ static bool add_victims(const struct admission_request *request, const struct de
 void admission_outlook_deinit(struct admission_outlook *outlook)
 {
         free(outlook->victims);
-        *outlook = (struct admission_outlook){.outcome = ADMISSION_FITS};
 }
 
 /* Waiting does not help: the device is out of service, or could not hold it if it were empty. */

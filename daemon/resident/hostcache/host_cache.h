@@ -86,6 +86,5 @@ void host_copy_unuse(struct host_copy *copy);
 
 /* Chooses the copies that leave the cache for another: first those of models that also serve on a GPU, then the least
  * recently used. Copies that are in use, are not complete or have a pinned holder stay, and so do the copies of its
- * other ranks. Looks at each generation and each copy a constant number of times, ranks aside, and sorts. A malloc'd
- * array; NULL where all candidates do not free `needed` bytes, or without memory. */
+ * other ranks. A malloc'd array; NULL where all candidates do not free `needed` bytes, or without memory. */
 struct evict_candidate *host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n);
