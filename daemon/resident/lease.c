@@ -36,7 +36,12 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         struct process *process = calloc(1, sizeof(*process));
         if (process == NULL)
                 return NULL;
-        *process = (struct process){.leases = leases, .pid = pid, .uid = uid, .pidfd = take_fd(&fd), .began = began};
+        *process = (struct process){.magic = PROCESS_MAGIC,
+                                    .leases = leases,
+                                    .pid = pid,
+                                    .uid = uid,
+                                    .pidfd = take_fd(&fd),
+                                    .began = began};
         list_init(&process->held);
         list_init(&process->polled);
         list_append(&leases->processes, &process->link);
@@ -52,6 +57,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 
 void process_reap(struct process *process)
 {
+        require(process->magic == PROCESS_MAGIC);
         if (!list_empty(&process->held))
                 return;
         if (process->leases->process_freed != NULL)
@@ -62,6 +68,7 @@ void process_reap(struct process *process)
         list_remove(&process->by_pid);
         list_remove(&process->polled);
         close_p(&process->pidfd);
+        process->magic = 0;
         free(process->client);
         free(process);
 }
@@ -110,6 +117,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         struct lease *lease = calloc(1, sizeof(*lease));
         if (lease == NULL)
                 return NULL;
+        lease->magic = LEASE_MAGIC;
         lease->id = id;
         lease->generation = generation;
         lease->process = process;
@@ -178,6 +186,7 @@ void lease_end(struct leases *leases, struct lease *lease)
 {
         struct generation *generation = lease->generation;
         struct process *process = lease->process;
+        require(lease->magic == LEASE_MAGIC);
         log_lease(lease, "ended");
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
@@ -186,6 +195,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         quota_discharge(&lease->charge);
         if (leases->ended != NULL)
                 leases->ended(leases->persist, lease);
+        lease->magic = 0;
         free(lease);
         leases->n--;
         generation->n_leases--;
@@ -220,6 +230,7 @@ void lease_abandon(struct leases *leases, struct lease *lease)
 void process_exited(struct process *process)
 {
         struct leases *leases = process->leases;
+        require(process->magic == PROCESS_MAGIC);
         process->exited = true;
         /* The last lease_end() frees the process, and with it the head of the list: it is not touched after that. */
         list_each_item_safe (struct lease, lease, &process->held, in_process)

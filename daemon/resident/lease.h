@@ -26,7 +26,10 @@ struct journal_lease;
 #define LEASE_TOKEN 16 /* bytes */
 
 /* A process that holds leases, over any number of connections. */
+#define PROCESS_MAGIC 0x70726f63u
+
 struct process {
+        unsigned magic;     /* PROCESS_MAGIC */
         struct list link;   /* in leases->processes */
         struct list by_pid; /* in leases->by_pid */
         struct leases *leases;
@@ -53,7 +56,10 @@ enum lease_state {
         LEASE_UNCLAIMED, /* its connection was to an earlier run; an orphan once the time to reclaim is over */
 };
 
+#define LEASE_MAGIC 0x6c656173u
+
 struct lease {
+        unsigned magic; /* LEASE_MAGIC */
         struct list in_generation, in_process, in_owner;
         struct list by_token; /* in leases->by_token */
         uint64_t id;

@@ -58,6 +58,7 @@ void resident_capacity_changed(struct resident *resident)
 static void report(struct generation *generation, const char *removed)
 {
         struct resident *resident = generation->resident;
+        require(generation->magic == GENERATION_MAGIC);
         generation->reported = true;
         if (resident->changed != NULL)
                 resident->changed(resident, generation, removed);
@@ -152,6 +153,7 @@ static struct generation *generation_free(struct generation *generation)
         list_remove(&generation->link);
         list_remove(&generation->reap);
         list_remove(&generation->change.in_changes);
+        generation->magic = 0;
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
         published_free(generation->published);
@@ -168,6 +170,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         struct generation *g = calloc(1, sizeof(*g));
         if (g == NULL)
                 return NULL;
+        g->magic = GENERATION_MAGIC;
         g->resident = resident;
         g->sequence = ++resident->last_sequence;
         g->state = GENERATION_LOADING;
@@ -302,6 +305,7 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
 
 static void reap(struct generation *generation)
 {
+        require(generation->magic == GENERATION_MAGIC);
         if (!is_unused(generation))
                 return;
         if (generation->persisted != NULL) {
@@ -336,6 +340,7 @@ static void on_reap(struct callback *callback)
 void generation_reap(struct generation *generation)
 {
         struct resident *resident = generation->resident;
+        require(generation->magic == GENERATION_MAGIC);
         resident_capacity_changed(resident);
         if (!is_unused(generation) || !list_empty(&generation->reap))
                 return;

@@ -40,6 +40,7 @@ struct persisted;
 struct journal_name;
 
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
+#define GENERATION_MAGIC 0x67656e65u
 
 /* Of the generations of one name, the first of this order is what the name means. */
 enum generation_state {
@@ -117,6 +118,7 @@ struct change_link {
 };
 
 struct generation {
+        unsigned magic;    /* GENERATION_MAGIC */
         struct list link;  /* in resident->generations, oldest first */
         struct list reap;  /* in resident->reap: something that held it back has ended */
         uint64_t sequence; /* in resident->generations, ascending; never reused */

@@ -124,6 +124,7 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
                 conn_close(session->conn, false);
                 return NULL;
         }
+        op->magic = OP_MAGIC;
         op->session = session;
         op->id = id;
         op->progress_round = session->server->progress_round;
@@ -135,10 +136,12 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
 
 static void op_free(struct op *op)
 {
+        require(op->magic == OP_MAGIC);
         list_remove(&op->link);
         op->session->server->n_ops--;
         load_unwatch(&op->watch);
         quota_discharge(&op->charge);
+        op->magic = 0;
         free(op);
 }
 
@@ -146,6 +149,7 @@ void op_send(struct op *op)
 {
         struct load *load = op->watch.load;
         struct load_progress p;
+        require(op->magic == OP_MAGIC);
         load_progress(load, &p);
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
         event_send(op->session, "op", ku64("op", op->id), kif(op->request != 0, ku64("request", op->request)),

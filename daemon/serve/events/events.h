@@ -34,7 +34,10 @@ void events_deinit(struct session *session);
 /* ---- watched loads ---- */
 
 /* A load that this client watches. */
+#define OP_MAGIC 0x6f706f70u
+
 struct op {
+        unsigned magic;   /* OP_MAGIC */
         struct list link; /* in session->ops */
         struct session *session;
         struct load_watch watch;
