@@ -2,8 +2,8 @@
  *
  * What can be read: one file or one key of a store, with the version it had when it was opened.
  *
- * A file has two descriptors: `fd` reads through the page cache (POSIX_FADV_RANDOM, so that a 4 KiB probe starts no
- * read-ahead), `direct` with O_DIRECT (-1: the file system refuses it). Remote objects: http_object.h.
+ * A file has two descriptors: `fd` reads through the page cache (with POSIX_FADV_RANDOM), `direct` with O_DIRECT (-1:
+ * the file system refuses it). Remote objects: http_object.h.
  */
 #pragma once
 

@@ -31,9 +31,7 @@ static void *map_ring(uint64_t bytes, enum page_kind *pages)
 
 int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error)
 {
-        uint64_t n = memory_limit / block_size;
-        if (n == 0)
-                n = 1;
+        uint64_t n = memory_limit / block_size ?: 1;
         *staging = (struct staging){.stride = block_size + 2 * STAGING_EDGE, .n_slots = (unsigned)n};
         staging->bytes = round_up(n * staging->stride, HUGE_PAGE);
         staging->free = calloc(n, sizeof(*staging->free));

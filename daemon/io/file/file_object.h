@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Files as objects: opened twice, with the version they had then. And the engine that reads them (pread_engine.c).
- *
- * Whether bytes are in the page cache is queried by cachestat(2) (Linux 6.5), or if the kernel refuses that, as it does
- * unless this process owns the file or may write to it, by two 4 KiB RWF_NOWAIT probes on a descriptor with
- * POSIX_FADV_RANDOM (a larger probe, or one without the advice, starts read-ahead of the whole file).
  */
 #pragma once
 
@@ -21,8 +17,6 @@ extern const struct engine_ops pread_engine_ops;
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error);
 
 const char *object_kind(mode_t mode); /* "a FIFO" */
-
-/* ---- reading ---- */
 
 #define PREAD_PAGE UINT64_C(4096)
 
@@ -42,7 +36,9 @@ static inline struct pread_target pread_pages(void *to, uint64_t offset, uint64_
                 .iov = {{to, round_up(head + len, PREAD_PAGE)}}, .n = 1, .offset = offset - head, .want = head + len};
 }
 
-/* All of it is in the page cache, or has to be read through it. */
+/* All of it is in the page cache, or has to be read through it. By cachestat(2) (Linux 6.5), or if the kernel refuses
+ * that, as it does unless this process owns the file or may write to it, by two probes of 4 KiB, which start no
+ * read-ahead on a descriptor with POSIX_FADV_RANDOM. */
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
 /* Reads all wanted bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT for
  * them after all. `moved_ns`: set whenever bytes have been moved; atomic; NULL: not wanted. */

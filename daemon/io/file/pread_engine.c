@@ -27,8 +27,6 @@ struct pread_thread {
         struct copy_queue copy_queue;
 };
 
-/* ---- blocks ---- */
-
 /* Whole pages to `to`, which is congruent to the offset; the first and the last one to the bounce pages, if the block
  * has only a part of them. */
 static void target_in_place(struct pread_target *t, const struct plan_block *block, unsigned char *to,
@@ -133,8 +131,6 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
                 copy_queue_land(&self->copy_queue, ticket, data);
 }
 
-/* ---- threads ---- */
-
 /* Takes more of the same load while its copies are in flight; waits for work only when none is. Another load's block
  * would wait with these for a device that stalls, and these with that one for storage that hangs. */
 static bool next_block(struct pread_thread *self, struct ticket *ticket)
@@ -145,7 +141,7 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
                 if (copy_queue->n == 0)
                         return reader_take_ticket(&self->base, ticket);
                 const struct read_job *job = copy_queue->oldest_first[0].ticket.job;
-                if (!copy_queue_full(copy_queue) && reader_try_take_ticket(&self->base, job, ticket))
+                if (copy_queue->n < copy_queue->most && reader_try_take_ticket(&self->base, job, ticket))
                         return true;
                 copy_queue_wait(copy_queue);
         }

@@ -14,8 +14,6 @@
 #define TICK_NS (100 * UINT64_C(1000000)) /* how soon http.stopping is noticed */
 #define BUFFER (64u * 1024)
 
-/* ---- the loop that a thread's fetches share ---- */
-
 static __thread struct {
         const bool *given_up;  /* NULL: it is never abandoned */
         struct http_loop loop; /* begins with the first fetch */
@@ -58,8 +56,6 @@ struct part {
         struct http_fetch *fetch; /* NULL: none any more */
         struct http_retry retry;
 };
-
-/* ---- one fetch ---- */
 
 static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
@@ -129,55 +125,39 @@ static void start(struct part *p)
         http_loop_add(p->run->loop, t, NULL);
 }
 
-/* ---- all fetches of a call ---- */
-
-static void run_all(struct run *run, struct part *parts, size_t n_parts, struct http_fetch *fetches, size_t n)
+int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)
 {
-        size_t next = 0;
-        run->left = n;
-        run->limit = (unsigned)n_parts;
-        while (run->left > 0 && !run->failed && !given_up(run->http)) {
+        struct http_loop own = {.multi = NULL};
+        size_t n_parts = n < HTTP_PARALLEL ? n : HTTP_PARALLEL, next = 0;
+        struct run run = {.http = http, .loop = work.begun ? &work.loop : &own, .left = n, .limit = (unsigned)n_parts};
+        if (n == 0)
+                return 0;
+        cleanup_free struct part *parts = calloc(n_parts, sizeof(*parts));
+        if (parts == NULL)
+                return error_no_memory(error);
+        int r = run.loop->multi != NULL ? 0 : http_loop_init(run.loop, error);
+        if (r < 0)
+                return r;
+        while (run.left > 0 && !run.failed && !given_up(http)) {
                 uint64_t now = now_ns(), soonest = now + TICK_NS;
-                for (size_t i = 0; i < n_parts; i++) {
-                        struct part *p = &parts[i];
+                for (struct part *p = parts; p < parts + n_parts; p++) {
                         if (p->fetch == NULL && next < n) {
                                 p->fetch = &fetches[next++];
                                 p->retry = (struct http_retry){0};
+                                p->run = &run;
                         }
                         if (p->fetch == NULL || p->transfer.loop != NULL)
                                 continue;
-                        if (p->retry.at_ns <= now && run->under_way < run->limit)
+                        if (p->retry.at_ns <= now && run.under_way < run.limit)
                                 start(p);
                         else if (p->retry.at_ns > now && p->retry.at_ns < soonest)
                                 soonest = p->retry.at_ns;
                 }
-                http_loop_run(run->loop, (unsigned)((soonest - now) / 1000000));
+                http_loop_run(run.loop, (unsigned)((soonest - now) / 1000000));
         }
-}
-
-int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)
-{
-        struct run run = {.http = http};
-        struct http_loop own = {.multi = NULL};
-        size_t n_parts = n < HTTP_PARALLEL ? n : HTTP_PARALLEL;
-        if (n == 0)
-                return 0;
-        struct part *parts = calloc(n_parts, sizeof(*parts));
-        if (parts == NULL)
-                return error_no_memory(error);
-        run.loop = work.begun ? &work.loop : &own;
-        int r = run.loop->multi != NULL ? 0 : http_loop_init(run.loop, error);
-        if (r < 0) {
-                free(parts);
-                return r;
-        }
-        for (size_t i = 0; i < n_parts; i++)
-                parts[i].run = &run;
-        run_all(&run, parts, n_parts, fetches, n);
         for (size_t i = 0; i < n_parts; i++)
                 http_transfer_deinit(&parts[i].transfer);
         http_loop_deinit(&own);
-        free(parts);
         if (run.left == 0 && !run.failed)
                 return 0;
         for (size_t i = 0; i < n; i++)

@@ -18,8 +18,6 @@
 /* Checked: a share that could not be given `lock` still calls `unlock` when it is freed. */
 static pthread_mutex_t share_locks[] = {[0 ... CURL_LOCK_DATA_LAST - 1] = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP};
 
-/* ---- sessions ---- */
-
 static void lock(CURL *easy, curl_lock_data data, curl_lock_access access, void *context)
 {
         pthread_mutex_lock(&share_locks[data]);
@@ -29,8 +27,6 @@ static void unlock(CURL *easy, curl_lock_data data, void *context)
 {
         pthread_mutex_unlock(&share_locks[data]);
 }
-
-/* ---- lifecycle ---- */
 
 int http_new(struct http **out, const struct http_opts *opts, struct error *error)
 {
@@ -59,8 +55,6 @@ struct http *http_free(struct http *http)
         free(http);
         return NULL;
 }
-
-/* ---- headers ---- */
 
 int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error)
 {
@@ -113,8 +107,6 @@ void http_answer_deinit(struct http_answer *answer)
         free(answer->redirect_url);
         *answer = (struct http_answer){0};
 }
-
-/* ---- access ---- */
 
 struct http_access *http_access_ref(struct http_access *access)
 {

@@ -10,8 +10,6 @@
 #include <curl/curl.h>
 #include <sys/eventfd.h>
 
-/* ---- lifecycle ---- */
-
 int http_loop_init(struct http_loop *loop, struct error *error)
 {
         *loop = (struct http_loop){.multi = curl_multi_init(), .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -55,8 +53,6 @@ void http_transfer_resume(struct http_transfer *t)
          * nowhere else: the next turn ends the transfer. */
         curl_easy_pause(t->easy, CURLPAUSE_CONT);
 }
-
-/* ---- a turn ---- */
 
 static bool stalled(const struct http_transfer *t, uint64_t now)
 {

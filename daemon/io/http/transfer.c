@@ -279,7 +279,7 @@ static bool set_options(struct http_transfer *t)
         const char *method = r->method ?: "GET";
         bool head = strcmp(method, "HEAD") == 0, ok = true;
         curl_easy_reset(easy);
-        SET(CURLOPT_URL, t->url);
+        SET(CURLOPT_URL, t->url); /* http or https: http_url_allowed() */
         SET(CURLOPT_SHARE, t->http->share);
         SET(CURLOPT_PATH_AS_IS, 1L);
         SET(CURLOPT_NOSIGNAL, 1L);
@@ -290,11 +290,6 @@ static bool set_options(struct http_transfer *t)
         SET(CURLOPT_QUICK_EXIT, 1L);
 #endif
         SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-#if LIBCURL_VERSION_NUM >= 0x075500
-        SET(CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-        SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
         SET(CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
         SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
         SET(CURLOPT_TCP_KEEPALIVE, 1L);
@@ -492,14 +487,9 @@ static bool follow(struct http_transfer *t)
         char shown[REDACTED_SOURCE] = "";
         char *next = http_url_join(t->url, header(t, "Location"));
         const char *why = NULL;
-        if (next == NULL && errno == ENOMEM) {
-                error_no_memory(&t->error);
-                http_transfer_set_verdict(t, HTTP_FAILED);
-                return false;
-        }
-        if (next == NULL || http_url_parse(&to, next) < 0)
-                why = "to an invalid URL";
-        else if (t->place.tls && !to.tls)
+        if (next == NULL ? errno != ENOMEM : http_url_parse(&to, next) < 0)
+                why = "to an invalid URL"; /* no memory is reported as the hop begins */
+        else if (next != NULL && t->place.tls && !to.tls)
                 why = "from https to plain http";
         else if (++t->hops > t->http->opts.redirects)
                 why = "of more than http.redirects steps";

@@ -149,7 +149,7 @@ static bool start_copies(struct copy_queue *copy_queue, const struct ticket *tic
 {
         struct reader_thread *thread = copy_queue->thread;
         struct read_job *job = ticket->job;
-        while (copy_queue_full(copy_queue))
+        while (copy_queue->n == copy_queue->most)
                 copy_queue_wait(copy_queue);
         uint64_t since = now_ns();
         struct block_copy *block_copy = &copy_queue->oldest_first[copy_queue->n];

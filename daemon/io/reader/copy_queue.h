@@ -35,12 +35,6 @@ struct copy_queue {
 int copy_queue_init(struct copy_queue *copy_queue, struct reader_thread *thread, unsigned most);
 void copy_queue_deinit(struct copy_queue *copy_queue); /* none may be in flight; accepts a zeroed one */
 
-/* There is no place for another. */
-static inline bool copy_queue_full(const struct copy_queue *copy_queue)
-{
-        return copy_queue->n == copy_queue->most;
-}
-
 /* A block that is filled and hashed, from `data` on, has landed; or its copies are started: then it occupies its slot
  * only, and no place. Takes over the ticket. Waits for the oldest block's copies if the queue is full. */
 void copy_queue_land(struct copy_queue *copy_queue, struct ticket *ticket, const unsigned char *data);

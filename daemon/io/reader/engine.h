@@ -22,7 +22,7 @@ struct engine_ops {
         void (*thread_free)(struct reader_thread *thread);
         /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
         void (*wake)(struct reader *reader, bool all);
-        /* Of a job: sets its limit, and its engine_data. May be NULL. */
+        /* Of a job: sets its limit, and what the engine knows of it. May be NULL. */
         int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
 };
 
@@ -86,9 +86,8 @@ void reader_prefault_ring(struct reader *reader);
 bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket);
 /* The same without waiting: false if there is none, or the next one is not of `only`, which may be NULL. */
 bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket);
-/* An error fails the whole job. */
+/* An error fails the whole job, in both. */
 void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, const struct error *error);
-/* An error fails the whole job. */
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
 
 /* Where a block's bytes begin: in its segment; or in its slot at the same offset modulo 4 KiB as at their destination,

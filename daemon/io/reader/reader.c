@@ -35,8 +35,8 @@ static void job_try_end(struct reader *reader, struct read_job *job)
         job->over = true;
         __atomic_store_n(&job->over_ns, now_ns(), __ATOMIC_RELEASE);
         list_remove(&job->link);
-        free(job->engine_data);
-        job->engine_data = NULL;
+        free(job->http);
+        job->http = NULL;
         wake_post(reader->wake, &job->ended);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
@@ -392,11 +392,9 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         }
         while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
                 reader->untouched++;
-        pthread_mutex_lock(&reader->mutex);
+        lock_scope(&reader->mutex);
         start_threads(reader, READ_PREAD);
-        unsigned alive = reader->engines[READ_PREAD].alive;
-        pthread_mutex_unlock(&reader->mutex);
-        if (alive == 0)
+        if (reader->engines[READ_PREAD].alive == 0)
                 return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
         return 0;
 }

@@ -15,12 +15,12 @@
  *
  * Runs. A request to a store costs more than a block is worth, so an engine may reserve a run of consecutive blocks of
  * a file and request them at once. It still holds one ticket at a time, so limits, shares and slots count single
- * blocks. Runs get shorter towards the end of a job, and the rest of a run whose block is late moves to another thread.
+ * blocks.
  *
  * Fairness. A load reads at most `concurrency` blocks at once (or its engine's lower limit), and takes at most half of
  * the places and slots that the others leave free, less if others weigh more (fair_share.h). A block that is being
  * copied to its devices holds only its slot. On storage that several loads read from, those under way make way for one
- * that is being opened (announced) or has just begun (its head start); fairness_small_load of `make bench` measures it.
+ * that is being opened (announced) or has just begun (its head start).
  */
 #pragma once
 
@@ -38,6 +38,7 @@
 #include <pthread.h>
 
 struct engine_ops;
+struct http_job;
 struct reader;
 
 #define READ_TARGETS 64
@@ -99,10 +100,10 @@ struct read_job {
         unsigned run_parts; /* the largest limit that there will be */
         unsigned held;      /* runs, which keep it from ending as its tickets do */
         bool stopped, over;
-        int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
-        uint64_t moved_ns; /* atomic: when a byte was last received; 0: its threads hang instead */
-        bool no_progress;  /* atomic as well: no byte for too long, and no thread that hangs */
-        void *engine_data; /* malloc'd by the engine; freed before `ended` */
+        int node;              /* of its devices; NUMA_ANYWHERE where they have none, or several */
+        uint64_t moved_ns;     /* atomic: when a byte was last received; 0: its threads hang instead */
+        bool no_progress;      /* atomic as well: no byte for too long, and no thread that hangs */
+        struct http_job *http; /* malloc'd by the network engine; freed before `ended` */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
         uint64_t no_slot_since_ns; /* its next block waits for a slot; 0: it does not */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine for objects over HTTP(S): network threads, each with a loop and kept-alive connections of its own, on
- * which blocks are fetched as ranges straight to their destination. They are started with the first job.
- *
- * A network thread takes as many runs of blocks as its load may have in flight, evenly with the other threads so that
- * TLS and hashing use more than one core, and makes a range of each (range.c). This file runs the threads:
+ * The engine for objects over HTTP(S): network threads, each with a loop and kept-alive connections of its own, which
+ * are started with the first job. A thread takes as many runs of blocks as their loads may have in flight, evenly with
+ * the other threads so that TLS and hashing use more than one core, and makes a range of each (range.c):
  *
  *   asleep > woken: takes runs, ends the runs of stopped jobs > serves transfers in flight > asleep ...
  *               \
@@ -16,8 +14,6 @@
 #define COPY_TICK_MS 2u
 #define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed */
-
-/* ---- a thread ---- */
 
 static void turn(struct http_thread *self)
 {
@@ -77,8 +73,6 @@ static bool http_thread_init(struct reader_thread *thread)
                http_loop_init(&self->loop, &(struct error){0}) == 0;
 }
 
-/* ---- the engine ---- */
-
 static int http_begin(struct reader *reader, struct read_job *job, struct error *error)
 {
         struct engine *engine = &reader->engines[READ_HTTP];
@@ -93,7 +87,7 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
         job->run_parts = own->concurrency.most;
         if (reader->opts.request_max > reader->opts.block_size)
                 job->run_most = (size_t)(reader->opts.request_max / reader->opts.block_size);
-        job->engine_data = own;
+        job->http = own;
         return 0;
 }
 

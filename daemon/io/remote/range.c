@@ -48,7 +48,7 @@ static bool may_request(const struct http_job *own)
 
 bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent, uint64_t now)
 {
-        struct http_job *own = http_job(job);
+        struct http_job *own = job->http;
         uint64_t after = concurrency_straggler(&own->concurrency);
         concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
         bool slow = after > 0 && now - since_ns > after && !concurrency_is_saturated(&own->concurrency);
@@ -92,7 +92,7 @@ static void range_free(struct range *range)
 
 static void set_counted(struct range *range, bool counted)
 {
-        struct http_job *own = http_job(range->run.job);
+        struct http_job *own = range->run.job->http;
         if (range->counted == counted)
                 return;
         range->counted = counted;
@@ -193,24 +193,20 @@ static size_t block_fill(struct range *range, const unsigned char *data, size_t 
         return taken;
 }
 
-/* Adds a block's time and bytes to its job's statistics. */
-static void count_block(struct range *range, uint64_t now)
-{
-        struct read_job *job = range->run.job;
-        struct http_job *own = http_job(job);
-        uint64_t took_ns = now - range->begun_ns;
-        stages_add(&job->stages, STAGE_storage, took_ns);
-        lock_scope(&reader_of(range)->mutex);
-        concurrency_add_block(&own->concurrency, range->ticket.block->len, took_ns, now);
-        concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
-        job->limit = own->concurrency.limit;
-}
-
 /* The current block is full: lands it, or starts its copies. */
 static void block_land(struct range *range)
 {
+        struct reader *reader = reader_of(range);
+        struct read_job *job = range->run.job;
+        struct concurrency *concurrency = &job->http->concurrency;
+        uint64_t now = now_ns(), took_ns = now - range->begun_ns;
         set_silent(range, false);
-        count_block(range, now_ns());
+        stages_add(&job->stages, STAGE_storage, took_ns);
+        pthread_mutex_lock(&reader->mutex);
+        concurrency_add_block(concurrency, range->ticket.block->len, took_ns, now);
+        concurrency_add_bytes(concurrency, load_relaxed(&job->http->received), now);
+        job->limit = concurrency->limit;
+        pthread_mutex_unlock(&reader->mutex);
         range->has_block = false;
         range->retry.made = 0;              /* it made progress */
         http_thread_recheck(range->thread); /* more may be in flight by now */
@@ -223,7 +219,7 @@ static void block_land(struct range *range)
 static void update_limit(struct range *range, bool slow_down, uint64_t answered_ns)
 {
         struct read_job *job = range->run.job;
-        struct concurrency *concurrency = &http_job(job)->concurrency;
+        struct concurrency *concurrency = &job->http->concurrency;
         lock_scope(&reader_of(range)->mutex);
         if (slow_down)
                 concurrency_slow_down(concurrency, now_ns());
@@ -352,8 +348,8 @@ static void request_rest(struct range *range)
         pthread_mutex_lock(&reader->mutex);
         bool over = reader_run_over_locked(&range->run), ends = over && !range->has_block;
         size_t end = range->run.end;
-        range->counted = !ends && may_request(http_job(job));
-        http_job(job)->requests += range->counted;
+        range->counted = !ends && may_request(job->http);
+        job->http->requests += range->counted;
         pthread_mutex_unlock(&reader->mutex);
         if (ends) {
                 range_end(range, NULL);
@@ -430,7 +426,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
         bool silent = false, late = false, last = false;
         if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
-                silent = silent_ns > concurrency_silence(&http_job(job)->concurrency);
+                silent = silent_ns > concurrency_silence(&job->http->concurrency);
                 late = (silent || range->has_block) && http_block_late_locked(job, range->begun_ns, silent, now);
                 last = reader_run_over_locked(&range->run);
         }

@@ -60,16 +60,11 @@ struct http_job {
         uint64_t received; /* atomic: bytes, including hedges */
         unsigned requests; /* of ranges: under way, and not paused */
 };
-static inline struct http_job *http_job(const struct read_job *job)
-{
-        return job->engine_data;
-}
-
 /* Bytes of an answer were received and taken: those that a pause puts off are received again. */
 static inline void http_job_moved(struct read_job *job, uint64_t now, size_t n)
 {
         store_relaxed(&job->moved_ns, now);
-        add_relaxed(&http_job(job)->received, n);
+        add_relaxed(&job->http->received, n);
 }
 
 /* ---- ranges ---- */

@@ -79,7 +79,7 @@ static void begin_late(void)
         thread = must_alloc(sizeof(*thread));
         *thread = (struct http_thread){.base.reader = &bare};
         own = (struct http_job){.received = 1};
-        job = (struct read_job){.plan = &plan, .engine_data = &own, .next = plan.n_blocks};
+        job = (struct read_job){.plan = &plan, .http = &own, .next = plan.n_blocks};
         now = SECOND;
         concurrency_init(&own.concurrency, SLOTS, now);
         concurrency_add_block(&own.concurrency, MiB, SECOND / 10, now);
@@ -129,7 +129,7 @@ TEST(bytes_that_find_no_block_do_not_count_yet)
         static const unsigned char data[100];
         struct http_transfer *t = &range->first;
         own = (struct http_job){.received = 1};
-        job = (struct read_job){.plan = &plan, .engine_data = &own};
+        job = (struct read_job){.plan = &plan, .http = &own};
         range->first.context = range;
         range->run = (struct read_run){.job = &job, .end = 1};
         bare.stopping = true; /* and grants no block */
