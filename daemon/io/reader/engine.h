@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader as its engines see it. An engine takes tickets and runs of blocks, fills slots or segments, and gives the
- * tickets back.
+ * The reader as its engines see it: they take tickets and runs of blocks, fill them, and give the tickets back.
  */
 #pragma once
 
-#include "daemon/base/hash.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/io/reader/reader.h"
 

@@ -39,7 +39,6 @@
 
 struct engine_ops;
 struct http_job;
-struct reader;
 
 #define READ_TARGETS 64
 #define READER_WEIGHT 100u
