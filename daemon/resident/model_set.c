@@ -51,7 +51,7 @@ void model_set_drop_ranks(struct generation *generation, enum generation_state s
 struct generation *model_set_on(const struct model_set *set, const struct device *device)
 {
         for (size_t i = 0; i < set->n; i++)
-                if (set->members[i]->device == device)
+                if (device == NULL || set->members[i]->device == device)
                         return set->members[i];
         return NULL;
 }

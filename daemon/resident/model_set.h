@@ -21,7 +21,7 @@ bool model_set_same(const struct generation *a, const struct generation *b);
 
 /* The set of this generation under this name. */
 void model_set_find(struct model_set *set, struct resident *resident, const char *name, const struct generation *of);
-/* The member on a device; NULL: none. */
+/* The member on a device (NULL: the first), or NULL. */
 struct generation *model_set_on(const struct model_set *set, const struct device *device);
 
 /* Removes all names of the generation, or of all ranks it belongs to, as far as they are in this state. */
