@@ -261,9 +261,10 @@ int state_file_unpack(struct state_file *state, const void *data, size_t size, s
                 return error_set(error, STREAMER_ECORRUPT, "the state file is damaged: %s", wrong);
         state_facts(&facts, state);
         message_deinit(&map);
-        sort(state);
-        if (facts.wrong == NULL)
+        if (facts.wrong == NULL) {
+                sort(state);
                 return 0;
+        }
         state_file_deinit(state);
         return error_set(error, STREAMER_ECORRUPT, "the state file is damaged: '%s' is not valid", facts.wrong);
 }

@@ -213,7 +213,7 @@ static const struct wrong_fact {
         {"devices", BYTES(YES)},
 };
 
-/* A file of one model with one value replaced; size 0: the key is absent. */
+/* A file of a model, and of it with one value replaced; size 0: the key is absent. */
 static int read_with(struct state_file *state, const char *key, const char *value, size_t size)
 {
         struct state_file one = {0};
@@ -224,12 +224,14 @@ static int read_with(struct state_file *state, const char *key, const char *valu
         add(&one, "a", 1);
         ck_assert_int_eq(state_file_pack(&one, &good), 0);
         ck_assert_ptr_null(record_open(good.data, good.size, "strmsta2", &first, &m));
-        const msgpack_object_map *map = &object_get(&m.unpacked.data, "models")->via.array.ptr[0].via.map;
+        const msgpack_object *model = &object_get(&m.unpacked.data, "models")->via.array.ptr[0];
+        const msgpack_object_map *map = &model->via.map;
         writer_init(&file);
         writer_map(&file, 2);
         writer_ku64(&file, "last_generation", 1);
         writer_key(&file, "models");
-        writer_array(&file, 1);
+        writer_array(&file, 2);
+        msgpack_pack_object(&file.pk, *model);
         writer_map(&file, map->size - (size == 0));
         for (uint32_t i = 0; i < map->size; i++) {
                 bool wrong = strncmp(map->ptr[i].key.via.str.ptr, key, strlen(key)) == 0;
