@@ -82,6 +82,11 @@ static void check_range(struct http_transfer *t)
         }
         t->expect = range.last - range.first + 1;
         t->answer.total = range.total;
+        /* A longer body may be another one, whose first bytes would be taken for the range. */
+        uint64_t length;
+        const char *said = header(t, "Content-Length");
+        if (said != NULL && (http_number(said, &length) < 0 || length != t->expect))
+                wrong_range(t, "Content-Length differs from Content-Range", said);
 }
 
 static void check_whole(struct http_transfer *t)

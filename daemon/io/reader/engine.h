@@ -9,7 +9,7 @@
 
 struct reader_thread;
 
-/* With the reader's lock held, except thread_main(). */
+/* With the reader's lock held, except thread_main() and thread_free(). */
 struct engine_ops {
         unsigned capacity_min; /* tickets that one thread can hold, at least */
         /* Of a thread: the size of its struct, which begins with a reader_thread, may have a running hash and is

@@ -299,7 +299,8 @@ void reader_watch(struct reader *reader)
                 reader_add_busy(reader, t->job, -1);
         }
         list_each_item (struct read_job, job, &reader->jobs, link)
-                store_relaxed(&job->no_progress, job->moved_ns > 0 && moves_no_byte(reader, &job->moved_ns, now));
+                store_relaxed(&job->no_progress,
+                              load_relaxed(&job->moved_ns) > 0 && moves_no_byte(reader, &job->moved_ns, now));
         start_threads(reader, READ_PREAD);
         /* The others' shares of the slots have grown, or an announcement has expired. */
         if (files->stuck != before || !list_empty(&reader->announced))

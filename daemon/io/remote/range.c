@@ -25,6 +25,7 @@
 
 #define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
+#define SILENT_MORE 4 /* requests */
 
 /* ---- jobs, which several threads share: with the reader's lock held ---- */
 
@@ -52,6 +53,8 @@ bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent
         uint64_t after = concurrency_straggler(&own->concurrency);
         concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
         bool slow = after > 0 && now - since_ns > after && !concurrency_is_saturated(&own->concurrency);
+        /* Of silent ranges, as many as the limit and a few more: a server that answers none gets no flood. */
+        silent = silent && own->requests < 2 * own->concurrency.limit + SILENT_MORE;
         return (silent || slow) && job->next == job->plan->n_blocks && may_request(own);
 }
 
@@ -308,6 +311,9 @@ void hedge_done(struct http_transfer *t, enum http_outcome outcome)
         /* The first continues alone; or it is complete as well and is reported next. */
         if (outcome != HTTP_OK || !range->has_block) {
                 hedge_free_slot(range);
+                if (http_status_slow_down(t->answer.status))
+                        update_limit(range, true, 0);
+                range->hedge_failed_ns = now_ns();
                 return;
         }
         http_transfer_cancel(&range->first);
@@ -423,15 +429,17 @@ static void hedge_if_late(struct range *range, uint64_t now)
         struct read_job *job = range->run.job;
         struct error error = {0};
         uint64_t silent_ns = http_transfer_silent_ns(&range->first, now);
+        uint64_t silence = 0; /* the least of a silent range, and the pause after a hedge that failed */
         bool silent = false, late = false, last = false;
         if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
-                silent = silent_ns > concurrency_silence(&job->http->concurrency);
+                silence = concurrency_silence(&job->http->concurrency);
+                silent = silent_ns > silence;
                 late = (silent || range->has_block) && http_block_late_locked(job, range->begun_ns, silent, now);
                 last = reader_run_over_locked(&range->run);
         }
         set_silent(range, silent && range->has_block);
-        if (!late || range->hedge.loop != NULL)
+        if (!late || range->hedge.loop != NULL || now - range->hedge_failed_ns < silence)
                 return;
         if (!have_block(range, &error)) { /* a request for the rest of another's run */
                 if (error.code != 0)

@@ -84,8 +84,9 @@ struct range {
         struct ticket ticket;
         unsigned char *to;
         struct fill fill;
-        bool silent;       /* its ticket is counted so */
-        uint64_t begun_ns; /* it, or the present try for it */
+        bool silent;              /* its ticket is counted so */
+        uint64_t begun_ns;        /* it, or the present try for it */
+        uint64_t hedge_failed_ns; /* the last one; 0: none has */
 };
 
 /* Takes one more, if there is one. */

@@ -204,6 +204,23 @@ TEST(an_encoded_range_is_refused)
 
 /* ---- size ---- */
 
+/* One byte more than its Content-Range says, but for the first request. */
+static void answer_longer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        endpoint_range(request, reply, content, sizeof(content));
+        reply->size += strncmp(endpoint_header(request, "Range"), "bytes=0-", 8) != 0;
+}
+
+TEST(a_range_with_a_longer_body_is_refused)
+{
+        struct object object;
+        unsigned char bytes[100];
+        const struct object_url url = {.url = serve(answer_longer), .shown = "the-object"};
+        ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
+        FAILS_WITH(error, object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED,
+                   "Content-Length differs from Content-Range: 101 (bytes 1000 to 1099 of the-object)");
+}
+
 static void answer_unknown_size(struct endpoint *e, const struct endpoint_request *request,
                                 struct endpoint_reply *reply)
 {
