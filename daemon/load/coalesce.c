@@ -167,12 +167,12 @@ bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *,
         struct load *other, *under_way = NULL;
         uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;
         /* Ranks are of one load: all are resident, or none counts. */
-        bool counts = !load->request.dry_run && (load->pattern == NULL || number != 0);
+        bool counts = !load->request.dry_run;
         for (size_t i = 0; i < load->n_targets; i++) {
                 same[i] = find_resident(&load->targets[i], number, &other);
                 load->targets[i].resident = same[i] != NULL;
                 under_way = under_way == NULL ? other : under_way;
-                counts = counts && (load->pattern == NULL || same[i] != NULL);
+                counts = counts && (load->pattern == NULL || (same[i] != NULL && same[i]->number == same[0]->number));
         }
         if (counts && under_way != NULL) {
                 if (load->n_targets == 1 && under_way->n_targets == 1)

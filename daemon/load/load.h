@@ -99,7 +99,7 @@ struct sha_step {
         struct work work;
         struct callback item;
         struct load_part *part;
-        size_t file;
+        size_t file, target; /* whose bytes are hashed; after the last target the file is published */
 };
 
 /* One device. */

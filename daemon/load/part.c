@@ -105,28 +105,46 @@ static void sha_run(struct work *work)
         struct sha_step *step = container_of(work, struct sha_step, work);
         struct load_part *part = step->part;
         struct reader *reader = part->load->loads->reader;
-        bool matches = false;
-        for (size_t i = 0; i < part->n_targets; i++) {
-                struct read_target *copy = part->job.targets[i];
-                struct device *device = part->targets[i]->device;
-                struct error error = {0};
-                if (read_target_dead(copy))
-                        continue;
-                if (sha_check_file(reader, &part->resolved, device, copy->segments, step->file, &error) == 0)
-                        matches = true;
-                else
-                        reader_fail_target(reader, &part->job, copy, &error);
-        }
-        if (matches)
+        struct error error = {0};
+        if (step->target == part->n_targets) {
                 publish_file(&part->publish, step->file);
+                return;
+        }
+        struct read_target *copy = part->job.targets[step->target];
+        struct device *device = part->targets[step->target]->device;
+        if (sha_check_file(reader, &part->resolved, device, copy->segments, step->file, &error) < 0)
+                reader_fail_target(reader, &part->job, copy, &error);
+}
+
+static void sha_done(struct work *work);
+
+/* For the next live target, in the lane of its device. */
+static void sha_next(struct sha_step *step)
+{
+        const struct load_part *part = step->part;
+        struct load *load = part->load;
+        uint64_t lane = WORK_LANE_CPU;
+        while (step->target < part->n_targets && !target_lives(part->targets[step->target]))
+                step->target++;
+        if (part_first(part) == NULL)
+                return;
+        if (step->target < part->n_targets)
+                lane = WORK_LANE_DEVICE(part->targets[step->target]->device->number);
+        load->pending++;
+        work_submit(load->loads->pool, lane, &step->work, sha_run, sha_done);
 }
 
 static void sha_done(struct work *work)
 {
-        struct load_part *part = container_of(work, struct sha_step, work)->part;
+        struct sha_step *step = container_of(work, struct sha_step, work);
+        struct load_part *part = step->part;
         struct load *load = part->load;
         if (!load_step_done(load))
                 return;
+        if (step->target++ < part->n_targets) {
+                sha_next(step);
+                return;
+        }
         part->files_checked++;
         on_arrived(&part->arrived);
         load->proceed(load);
@@ -135,12 +153,8 @@ static void sha_done(struct work *work)
 static void on_file_whole(struct callback *item)
 {
         struct sha_step *step = container_of(item, struct sha_step, item);
-        struct load *load = step->part->load;
-        const struct load_target *first = part_first(step->part);
-        if (load_ended(load->state) || first == NULL)
-                return;
-        load->pending++;
-        work_submit(load->loads->pool, WORK_LANE_DEVICE(first->device->number), &step->work, sha_run, sha_done);
+        if (!load_ended(step->part->load->state))
+                sha_next(step);
 }
 
 /* ---- the manifest, on a worker ---- */
