@@ -350,12 +350,15 @@ bool host_cache_add(struct host_cache *cache, struct generation *generation)
 {
         const struct list *all = &cache->resident->generations;
         uint64_t bytes = 0;
-        unsigned n = 0;
+        unsigned n = 0, missing = 0;
         list_each_item (const struct generation, g, all, link)
                 if (g->state == GENERATION_READY && generation_is_rank_of(generation, g) && may_be_held(g)) {
-                        bytes += find_copy(cache, g) == NULL ? g->charged : 0;
+                        bytes += g->charged;
+                        missing += find_copy(cache, g) == NULL;
                         n++;
                 }
+        if (missing == 0) /* else the copy of one of them may be dropped for the others */
+                bytes = 0;
         if (n == 0 || n < generation->n_ranks || bytes > cache->budget || !make_space(cache, bytes))
                 return false;
         list_each_item (struct generation, g, all, link)
