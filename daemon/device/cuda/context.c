@@ -153,7 +153,8 @@ static void context_unhold(struct cuda_device *d)
 static bool claim_ring(struct cuda_device *d)
 {
         struct cuda *cuda = d->cuda;
-        if (cuda->ring == NULL || cuda->pinned_by != NULL || load_relaxed(cuda->ring_pinned) == RING_PIN_REFUSED)
+        if (cuda->ring == NULL || cuda->closing || cuda->pinned_by != NULL ||
+            load_relaxed(cuda->ring_pinned) == RING_PIN_REFUSED)
                 return false;
         cuda->pinned_by = d;
         return true;
