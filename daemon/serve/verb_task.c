@@ -27,7 +27,18 @@ static void task_start(struct verb_task *task)
         verb_task_submit_source(task, task->source);
 }
 
-/* Starts what may start, in the order of the requests. A task may end at once, which is no reason to begin again. */
+/* A task may end at once, which is no reason to start others here. */
+static void start_alone(struct verb_task *task)
+{
+        struct server *server = task->server;
+        if (server->starting || server->closing || !may_start(task))
+                return;
+        server->starting = true;
+        task_start(task);
+        server->starting = false;
+}
+
+/* A task has ended or is paused: starts what may start, in the order of the requests. */
 static void start_queued(struct server *server)
 {
         if (server->starting || server->closing)
@@ -55,8 +66,10 @@ static void task_free(struct verb_task *task)
 void verb_task_end(struct verb_task *task)
 {
         struct server *server = task->server;
+        bool started = task->place.amount > 0;
         task_free(task);
-        start_queued(server);
+        if (started)
+                start_queued(server);
 }
 
 void verb_task_finish(struct verb_task *task)
@@ -104,7 +117,7 @@ int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, str
                 return r;
         }
         list_append(&server->queued, &task->link);
-        start_queued(server);
+        start_alone(task);
         return 0;
 }
 
@@ -133,7 +146,7 @@ void verb_task_resume(struct verb_task *task)
         require(task->place.amount == 0);
         list_remove(&task->deferred.in_server);
         list_append(&task->server->queued, &task->link);
-        start_queued(task->server);
+        start_alone(task);
 }
 
 /* ---- work ---- */
