@@ -105,6 +105,8 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
         int r = try(session, request, NULL, error);
         if (r != DEFERRED_WAITS)
                 return r;
+        if (timeout_ms == 1) /* the client only looks */
+                return error_set(error, STREAMER_ETIMEOUT, "%s: still loading", model);
         struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
                 return error->code;
@@ -116,9 +118,10 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
 
 void deferred_tick(struct server *server, uint64_t now)
 {
-        list_each_item (struct deferred, d, &server->timed, in_timed) {
+        list_each_item_safe (struct deferred, d, &server->timed, in_timed) {
                 if (now < d->deadline_ns)
                         return;
+                list_remove(&d->in_timed); /* once: it keeps its place among those that are rechecked */
                 list_remove(&d->in_server);
                 list_append(&server->recheck, &d->in_server);
                 loop_task_begin(&server->answer);
@@ -139,7 +142,7 @@ bool deferred_answer(struct loop_task *loop_task)
         struct error error = {0};
         if (server->closing || d == NULL)
                 return false;
-        if (!list_empty(&d->in_timed) && now_ns() >= d->deadline_ns) {
+        if (d->deadline_ns != 0 && now_ns() >= d->deadline_ns) {
                 deferred_time_out(d, d->model, d->why);
                 return true;
         }
