@@ -420,10 +420,14 @@ static enum page_kind expected_pages(struct host_device *host)
 static void make_prefault(struct host_device *host, uint64_t bytes)
 {
         uint64_t budget = host->device.budget;
+        enum page_kind small = host->want == HOST_PAGES_HUGETLB ? PAGES_HUGETLB
+                               : wants_thp(host)                ? PAGES_THP
+                                                                : PAGES_4K;
         bool modest = bytes == PREFAULT_AUTO, pool = host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB;
         const struct prefault_opts opts = {.most = modest ? budget : bytes,
                                            .budget = budget,
                                            .pages = modest ? PAGES_HUGETLB : host->device.pages,
+                                           .fallback = modest ? PAGES_HUGETLB : small,
                                            .kernel = &host->kernel,
                                            .modest = modest};
         if ((modest && !pool) || opts.most < HOST_HUGE_PAGE)

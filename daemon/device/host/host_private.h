@@ -78,9 +78,9 @@ bool collapse_stopped(const struct collapse *collapse);
 #define PREFAULT_RECENT 8u /* segments, whose largest a modest one is made for */
 
 struct prefault_opts {
-        uint64_t most;   /* bytes; rounded down to whole huge pages */
-        uint64_t budget; /* of segments and prefaulted memory together */
-        enum page_kind pages;
+        uint64_t most;                        /* bytes; rounded down to whole huge pages */
+        uint64_t budget;                      /* of segments and prefaulted memory together */
+        enum page_kind pages, fallback;       /* fallback: when there are no more of `pages`; the same: none */
         const struct collapse_kernel *kernel; /* makes transparent huge pages; borrowed */
         bool modest;                          /* only huge pages that were set aside and are idle */
 };

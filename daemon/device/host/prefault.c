@@ -61,6 +61,7 @@ struct prefault {
 
         pthread_mutex_t mutex; /* guards what follows, and changes of `bytes` */
         int fd;                /* -1: none */
+        enum page_kind pages;  /* of it */
         unsigned char *map;    /* transparent huge pages require a map */
         bool logged;           /* that memory is short */
 };
@@ -87,12 +88,13 @@ static bool memory_populate(struct prefault *prefault, uint64_t at)
         return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, HOST_HUGE_PAGE)) == 0;
 }
 
-static bool memory_begin(struct prefault *prefault)
+static bool memory_begin(struct prefault *prefault, enum page_kind pages)
 {
         const struct prefault_opts *opts = &prefault->opts;
-        prefault->fd = host_memfd_new(opts->pages);
+        prefault->pages = pages;
+        prefault->fd = host_memfd_new(pages);
         bool opened = prefault->fd >= 0 && ftruncate(prefault->fd, (off_t)opts->most) == 0;
-        if (opened && opts->pages == PAGES_THP) {
+        if (opened && pages == PAGES_THP) {
                 void *map = host_memfd_map(prefault->fd, opts->most, PROT_READ | PROT_WRITE);
                 prefault->map = map != MAP_FAILED ? map : NULL;
                 opened = prefault->map != NULL &&
@@ -162,7 +164,11 @@ static bool add_piece(struct prefault *prefault, uint64_t pool_left)
                         log_short(prefault, "others need the rest of the memory");
                 return false;
         }
-        if (!(prefault->fd < 0 ? memory_begin(prefault) : memory_populate(prefault, bytes))) {
+        const struct prefault_opts *opts = &prefault->opts;
+        bool added = prefault->fd >= 0 ? memory_populate(prefault, bytes) : memory_begin(prefault, opts->pages);
+        if (!added && prefault->fd < 0 && opts->fallback != opts->pages)
+                added = memory_begin(prefault, opts->fallback);
+        if (!added) {
                 log_short(prefault, strerror(errno));
                 return false;
         }
@@ -285,7 +291,7 @@ int prefault_take(struct prefault *prefault, uint64_t size, uint64_t *ready, enu
                 return -1;
         prefault_lock(prefault);
         *ready = load_relaxed(&prefault->bytes);
-        *pages = prefault->opts.pages;
+        *pages = prefault->pages;
         if (!stays_beside(prefault, size))
                 fd = memory_detach(prefault);
         pthread_mutex_unlock(&prefault->mutex);

@@ -42,7 +42,8 @@ static void end(void)
 
 static void spare_begin(uint64_t budget)
 {
-        const struct prefault_opts opts = {.most = budget, .budget = budget, .pages = PAGES_HUGETLB, .modest = true};
+        const struct prefault_opts opts = {
+                .most = budget, .budget = budget, .pages = PAGES_HUGETLB, .fallback = PAGES_HUGETLB, .modest = true};
         prefaulter = prefault_new(&opts);
         ck_assert_ptr_nonnull(prefaulter);
 }
