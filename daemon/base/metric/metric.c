@@ -179,6 +179,11 @@ static void put_histogram(FILE *out, enum metric metric)
         fprintf(out, "%s_count %" PRIu64 "\n", name, count);
 }
 
+bool metric_is_of_device(enum metric metric)
+{
+        return metrics[metric].label == LABEL_DEVICE;
+}
+
 void metric_counted(FILE *out, enum metric metric)
 {
         const struct metric_desc *d = &metrics[metric];

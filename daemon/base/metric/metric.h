@@ -131,5 +131,6 @@ void metric_observe(enum metric metric, uint64_t value);        /* a histogram: 
 void metric_begin(FILE *out, enum metric metric);
 /* One sample; label_value NULL where the metric has no label. */
 void metric_sample(FILE *out, enum metric metric, const char *label_value, double value);
+bool metric_is_of_device(enum metric metric); /* which then is not counted here */
 /* All samples of a metric that is counted here. */
 void metric_counted(FILE *out, enum metric metric);

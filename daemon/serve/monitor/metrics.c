@@ -19,7 +19,7 @@ static bool write_value(FILE *out, enum metric metric, const char *label, const 
         return false;
 }
 
-static bool write_device(FILE *out, enum metric metric, const struct resident *resident, const struct device *d)
+static void write_device(FILE *out, enum metric metric, const struct resident *resident, const struct device *d)
 {
         uint64_t draining = 0, small_pages = 0, published = 0;
         list_each_item (const struct generation, g, &resident->generations, link) {
@@ -37,7 +37,7 @@ static bool write_device(FILE *out, enum metric metric, const struct resident *r
                                        {METRIC_DEVICE_PREFAULTED, prefault_bytes(d->prefault)},
                                        {METRIC_DEVICE_SMALL_PAGES, small_pages},
                                        {METRIC_PUBLISHED_BYTES, published}};
-        return write_value(out, metric, d->name, values, ARRAY_SIZE(values));
+        write_value(out, metric, d->name, values, ARRAY_SIZE(values));
 }
 
 static void write_one(FILE *out, enum metric metric, const struct server *server, const struct reader_usage *usage)
@@ -73,11 +73,10 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
         default:
                 if (write_value(out, metric, NULL, single, ARRAY_SIZE(single)))
                         return;
-                for (size_t i = 0; i < resident->n_devices; i++)
-                        if (!write_device(out, metric, resident, resident->devices[i])) {
-                                metric_counted(out, metric);
-                                return;
-                        }
+                if (!metric_is_of_device(metric))
+                        metric_counted(out, metric);
+                for (size_t i = 0; metric_is_of_device(metric) && i < resident->n_devices; i++)
+                        write_device(out, metric, resident, resident->devices[i]);
         }
 }
 
