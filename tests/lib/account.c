@@ -107,7 +107,9 @@ static void add_threads(struct lines *lines, pid_t pid)
                         cleanup_free char *name = format_text("thread %s", comm);
                         if (!is_of_pool(comm))
                                 add(lines, name, 1);
-                        for (size_t i = 0; strcmp(comm, "network") == 0 && i < 3; i++)
+                        for (size_t i = 0; strcmp(comm, "network") == 0 &&
+                                           i < sizeof(of_network_thread) / sizeof(of_network_thread[0]);
+                             i++)
                                 add(lines, of_network_thread[i].name, -of_network_thread[i].n);
                 }
                 if (f)

@@ -2,6 +2,7 @@
 #include "tests/lib/endpoint.h"
 
 #include "tests/lib/http_exchange.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/ports.h"
 
 #include <microhttpd.h>
@@ -158,4 +159,7 @@ void endpoint_start(struct endpoint *endpoint)
                               on_request, endpoint, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, on_line,
                               NULL, MHD_OPTION_END))
                 die("no server for an endpoint");
+        /* A process that is forked while another thread allocates finds the address sanitizer's lock locked. */
+        unsigned asleep;
+        AWAIT(process_threads_named(getpid(), NULL, &asleep) == asleep);
 }
