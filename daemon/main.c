@@ -359,7 +359,8 @@ static void on_signal(uv_signal_t *handle, int number)
 static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
-        bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies);
+        bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
+                   cuda_close(d->devices.cuda);
         bool stopped = work_pool_stop(d->pool, deadline);
         /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
         if (stopped && all)
@@ -460,6 +461,10 @@ int main(int argc, char **argv)
                 return error.code == STREAMER_EBUSY ? code_exit(STREAMER_EBUSY) : EXIT_FAILURE;
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all,
+                        NULL); /* a second SIGTERM changes nothing, also once libuv's handlers are gone */
         metrics_http_unlink(d.metrics_http);
         bool cuda_hangs, stopped = stop_threads(&d, &cuda_hangs);
         if (cuda_hangs)

@@ -36,7 +36,7 @@ struct process {
         pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
         int pidfd;          /* readable when the process has exited; -1: it is polled, and never in the fd store */
-        uint64_t began;     /* start time of one that is polled (pidfd.h); else 0 */
+        uint64_t began;     /* start time of one that is polled (peer.h); else 0 */
         struct list polled; /* in leases->polled */
         bool exited, counted;
         char *client;          /* the name it gave; NULL: none */

@@ -143,8 +143,10 @@ int listen_fds_init(struct listen_fds *listen_fds, struct error *error)
         if (n == 0)
                 return 0;
         listen_fds->fds = calloc((size_t)n, sizeof(*listen_fds->fds));
-        if (listen_fds->fds == NULL)
+        if (listen_fds->fds == NULL) {
+                free(names);
                 return error_no_memory(error);
+        }
         listen_fds->n = (size_t)n;
         for (size_t i = 0; i < listen_fds->n; i++)
                 listen_fds->fds[i] = (struct listen_fd){SD_LISTEN_FDS_START + (int)i, names[i]};

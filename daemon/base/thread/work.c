@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes of queued work behind one mutex, which is held for list operations only. Threads wake one another: a thread
- * that takes work makes sure that one is idle for the next.
+ * Lanes of queued work behind one mutex, which is held for list operations, and while a thread is started. Threads
+ * wake one another: a thread that takes work makes sure that one is idle for the next.
  */
 #include "daemon/base/thread/work.h"
 
@@ -327,17 +327,20 @@ static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
 void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
 {
         unsigned hung = 0;
-        lock_scope(&pool->mutex);
+        pthread_mutex_lock(&pool->mutex);
         list_each_item (struct work, work, &pool->running, running)
                 if (hangs(work, now, hang_ns)) {
                         work->hung = true;
                         hung++;
                 }
-        if (hung == 0)
-                return;
-        keep_idle(pool);
-        pthread_cond_broadcast(&pool->more);
-        log_warn("workers: %u of %u hang in storage that does not answer", count_readers(pool).hung, pool->n_threads);
+        if (hung > 0) {
+                keep_idle(pool);
+                pthread_cond_broadcast(&pool->more);
+        }
+        unsigned all = count_readers(pool).hung, n = pool->n_threads;
+        pthread_mutex_unlock(&pool->mutex);
+        if (hung > 0)
+                log_warn("workers: %u of %u hang in storage that does not answer", all, n);
 }
 
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung)

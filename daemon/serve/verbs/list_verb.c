@@ -3,7 +3,7 @@
  * list and ps: a page of models in the order of their names, and of leases by id, and `next`, the last of the page,
  * unless no others follow. What is added or removed between two pages does not shift the others.
  *
- * A page walks over all models or leases. Its cost grows linearly with their number, and only the page is sorted.
+ * A page walks over all models or leases, and sorts those that were on it at some time of the walk.
  */
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verbs/verbs_private.h"

@@ -89,9 +89,9 @@ static int refused(struct http_access *access, const struct http_request *reques
         return error_set(error, answer->status == 404 || unknown ? STREAMER_ENOENT : STREAMER_EPERM,
                          "the Hub answers %d%s%s (%s%s%s, %s%s)", answer->status, code != NULL ? " " : "", code ?: "",
                          request->shown, id != NULL ? ", request " : "", id ?: "",
-                         auth->authorization == NULL ? "without a token"
-                         : setting[0] != '\0'        ? "with the token of "
-                                                     : "with a token",
+                         auth->empty          ? "without a token"
+                         : setting[0] != '\0' ? "with the token of "
+                                              : "with a token",
                          setting);
 }
 

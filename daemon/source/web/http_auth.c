@@ -31,12 +31,14 @@ int http_auth_new(struct http_access **access, const struct http_access_ops *ops
         struct http_auth *auth = calloc(1, sizeof(*auth));
         if (auth == NULL)
                 return error_no_memory(error);
-        *auth = (struct http_auth){
-                .access = {.ops = ops, .refs = 1}, .user = user, .setting = setting != NULL ? strdup(setting) : NULL};
-        if (value != NULL || secret != NULL)
+        *auth = (struct http_auth){.access = {.ops = ops, .refs = 1},
+                                   .user = user,
+                                   .setting = setting != NULL ? strdup(setting) : NULL,
+                                   .empty = value == NULL && secret == NULL};
+        if (!auth->empty)
                 auth->authorization = header_value(user, value ?: secret);
         pthread_mutex_init(&auth->mutex, NULL);
-        if ((setting != NULL && auth->setting == NULL) || ((value ?: secret) != NULL && auth->authorization == NULL)) {
+        if ((setting != NULL && auth->setting == NULL) || (!auth->empty && auth->authorization == NULL)) {
                 http_auth_free(&auth->access);
                 return error_no_memory(error);
         }
@@ -57,9 +59,9 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
                         struct error *error)
 {
         struct http_auth *auth = container_of(access, struct http_auth, access);
-        lock_scope(&auth->mutex);
-        if (auth->authorization == NULL)
+        if (auth->empty)
                 return 0;
+        lock_scope(&auth->mutex);
         more->by = auth->number;
         return http_headers_add(more, "Authorization", auth->authorization, error);
 }

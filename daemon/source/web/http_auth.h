@@ -14,7 +14,8 @@ struct http_auth {
         const char *user; /* borrowed; NULL: a bearer token */
         char *setting;    /* "file:PATH", "credential:NAME"; NULL: a value, which stays the same */
         pthread_mutex_t mutex;
-        char *authorization; /* the header's value; NULL: no credentials */
+        bool empty;          /* no credentials: adds no header */
+        char *authorization; /* the header's value */
         uint64_t number;     /* of the authorization: counts replacements */
 };
 
