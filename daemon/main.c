@@ -20,7 +20,6 @@
 #include "daemon/serve/server.h"
 #include "daemon/serve/verbs/verbs.h"
 #include "daemon/source/hf/hf.h"
-#include "daemon/source/roots/roots.h"
 #include "daemon/source/s3/endpoint.h"
 
 #include <fcntl.h>

@@ -9,6 +9,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/config/setting.h"
+#include "daemon/serve/monitor/monitor.h"
 #include "daemon/serve/verbs/verbs.h"
 
 #include <inttypes.h>

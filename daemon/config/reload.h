@@ -10,7 +10,6 @@
 #pragma once
 
 #include "daemon/config/config.h"
-#include "daemon/serve/monitor/monitor.h"
 
 struct reload {
         struct server *server;

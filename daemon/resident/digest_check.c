@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/resident/digest_check.h"
 
+#include "daemon/io/readback.h"
+
 #include <string.h>
 
 /* One worker of a job. */

@@ -5,7 +5,6 @@
  */
 #pragma once
 
-#include "daemon/io/readback.h"
 #include "daemon/resident/model.h"
 
 /* The tensors of a manifest. Several workers may share a job: each takes the next tensor in the manifest's order. */

@@ -12,7 +12,6 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/text.h"
-#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/remote.h"

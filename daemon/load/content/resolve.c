@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <openssl/evp.h>
-#include <string.h>
 #include <sys/mman.h>
 
 /* Files whose headers are read at once: limits the memory for bytes beyond them. */

@@ -4,7 +4,6 @@
  */
 #pragma once
 
-#include "daemon/base/metric/metric.h"
 #include "daemon/serve/server_state.h"
 
 /* All metrics, in the order of their table (metric.h). malloc'd; NULL: no memory. */

@@ -19,7 +19,6 @@
 #include "daemon/source/roots/caller.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define PAGE 4096
 #define TRANSFER_PAGE (512 * KiB)

@@ -8,7 +8,6 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
-#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/sigv4.h"

@@ -2,7 +2,6 @@
 #include "daemon/source/web/http_auth.h"
 
 #include "daemon/base/text/secret.h"
-#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 
