@@ -112,7 +112,7 @@ static void inject(struct fake_device *device)
 
 CORE_FIXTURE(load_fixture_begin_multi, load_fixture_end);
 
-TEST(loads_end_in_any_order_of_completion, .to = (int)env_number("ORDERS", suite_short() ? 4 : 16))
+TEST(loads_end_in_any_order_of_completion, .to = (int)env_number("ORDERS", suite_short() ? 4 : 10))
 {
         files[0] = small_file("a.safetensors", 1);
         files[1] = small_file("b.safetensors", 2);
