@@ -90,6 +90,7 @@ void orders_begin(uint64_t seed)
 
 unsigned orders_choose(unsigned n)
 {
+        lock_scope(&mutex);
         return (unsigned)draw_below(&random_state, n);
 }
 
