@@ -83,12 +83,6 @@ static bool drop_name(void)
         return false;
 }
 
-/* A joined thread may be listed for a moment. */
-static bool no_threads(void *arg)
-{
-        return threads_named("pool") + threads_named("fake-device") == 0;
-}
-
 void load_fixture_end(void)
 {
         loads_cancel_all(&loads);
@@ -109,7 +103,8 @@ void load_fixture_end(void)
                 fake_device_deinit(&others[i]);
         }
         ck_assert_uint_eq(process_fds(getpid()), fds_before);
-        ck_assert(eventually(no_threads, NULL, 10000));
+        /* A joined thread may be listed for a moment. */
+        AWAIT(threads_named("pool") + threads_named("fake-device") == 0);
 }
 
 /* ---- loads, watched ---- */

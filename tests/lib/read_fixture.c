@@ -22,11 +22,6 @@ void read_fixture_reader_begin(unsigned concurrency, uint64_t memory_limit)
         running = true;
 }
 
-static bool no_reader_threads(void *arg)
-{
-        return threads_named("reader") == 0;
-}
-
 void read_fixture_reader_abandon(void)
 {
         ck_assert(!reader_deinit(&reader, now_ns() + SECOND / 50));
@@ -46,7 +41,7 @@ void read_fixture_reader_end(void)
                 ck_assert(reader_deinit(&reader, now_ns() + 20 * SECOND));
         running = false;
         /* A joined thread may be listed for a moment. */
-        ck_assert(eventually(no_reader_threads, NULL, 10000));
+        AWAIT(threads_named("reader") == 0);
 }
 
 /* ---- without threads ---- */

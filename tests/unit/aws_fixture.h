@@ -55,9 +55,15 @@ static inline int get(void)
         return r;
 }
 
-static inline void assert_keys(const char *access, const char *secret, const char *token, const char *from)
+static inline const struct aws_keys *good_keys(void)
 {
         ck_assert_msg(get() == 0, "%s", error.text);
+        return &keys;
+}
+
+static inline void assert_keys(const char *access, const char *secret, const char *token, const char *from)
+{
+        good_keys();
         ck_assert_str_eq(keys.access, access);
         ck_assert_str_eq(keys.secret, secret);
         ck_assert_str_eq(keys.token ?: "", token);

@@ -61,16 +61,10 @@ static void device_end(void)
 static struct prefault *prefaulter;
 
 /* Repeats the permission, as the daemon does. */
-static inline bool fills_to(void *bytes)
-{
-        prefault_fill(prefaulter, true);
-        return prefault_bytes(prefaulter) == *(const uint64_t *)bytes;
-}
-
 static inline void fill(uint64_t bytes)
 {
-        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready",
-                      (uintmax_t)prefault_bytes(prefaulter));
+        ck_assert_msg(WITHIN(20000, (prefault_fill(prefaulter, true), prefault_bytes(prefaulter) == bytes)),
+                      "%ju bytes are ready", (uintmax_t)prefault_bytes(prefaulter));
         threads_await_asleep(PREFAULT_THREAD, 1);
         ck_assert_uint_eq(prefault_bytes(prefaulter), bytes); /* and no more */
         prefault_fill(prefaulter, false);

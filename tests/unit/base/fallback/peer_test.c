@@ -271,14 +271,9 @@ static void *wait_for_the_end(void *arg)
         return arg;
 }
 
-static bool is_zombie(void *pid)
-{
-        struct pid_stat stat;
-        return pid_stat_read(&stat, *(pid_t *)pid) && stat.state == 'Z';
-}
-
 TEST(a_process_lives_while_any_of_its_threads_does)
 {
+        struct pid_stat stat;
         pid_t pid = must(fork());
         if (pid == 0) {
                 pthread_t thread;
@@ -286,7 +281,7 @@ TEST(a_process_lives_while_any_of_its_threads_does)
                 pthread_exit(NULL);
         }
         uint64_t start = start_of(pid);
-        ck_assert(eventually(is_zombie, &pid, 20000));
+        AWAIT(pid_stat_read(&stat, pid) && stat.state == 'Z');
         ck_assert(!pid_exited(pid, start));
         make_zombie(pid);
         ck_assert(pid_exited(pid, start));

@@ -378,12 +378,6 @@ TEST(an_unused_pool_can_be_freed_without_a_stop)
         pool_begin(1, 1); /* which end() stops */
 }
 
-/* One that was joined may be listed for a moment more. */
-static bool no_threads(void *arg)
-{
-        return threads_named(THREADS) == 0;
-}
-
 TEST(stopping_ends_idle_threads)
 {
         struct note note;
@@ -391,7 +385,7 @@ TEST(stopping_ends_idle_threads)
         note_submit(&note, 1, 'a');
         core_until(note.done);
         ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
-        ck_assert(eventually(no_threads, NULL, 10000));
+        AWAIT(threads_named(THREADS) == 0); /* one that was joined may be listed for a moment more */
 }
 
 TEST(stop_gives_up_on_hanging_work_at_its_deadline)

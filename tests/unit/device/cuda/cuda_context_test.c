@@ -37,7 +37,7 @@ static void begin(void)
                 ck_assert_msg(cuda_device_new(&devices[i], cuda, i, &opts, core_wake, &error) == 0, "%s", error.text);
 }
 
-static bool is_closed(void *unused)
+static bool is_closed(void)
 {
         uv_run(&core_loop, UV_RUN_NOWAIT);
         return cuda_close(cuda);
@@ -45,7 +45,7 @@ static bool is_closed(void *unused)
 
 static void end(void)
 {
-        ck_assert(eventually(is_closed, NULL, 20000));
+        AWAIT(is_closed());
         ck_assert_uint_eq(state->pinned, 0);
         for (int i = 0; i < GPUS; i++) {
                 ck_assert(work_pool_stop(devices[i]->thread, now_ns() + 20 * SECOND));
@@ -72,12 +72,6 @@ static void use_done(struct work *work)
         container_of(work, struct use, work)->done = true;
 }
 
-static bool is_done(void *use)
-{
-        uv_run(&core_loop, UV_RUN_NOWAIT);
-        return ((struct use *)use)->done;
-}
-
 static void begin_use(unsigned gpu)
 {
         uses[gpu].done = false;
@@ -86,7 +80,7 @@ static void begin_use(unsigned gpu)
 
 static void end_use(unsigned gpu)
 {
-        ck_assert(eventually(is_done, &uses[gpu], 20000));
+        core_until(uses[gpu].done);
 }
 
 static void use(unsigned gpu)
@@ -95,13 +89,13 @@ static void use(unsigned gpu)
         end_use(gpu);
 }
 
-static bool is_hung(void *unused)
+static bool is_hung(void)
 {
         cuda_tick(cuda);
         return state->hung == 1;
 }
 
-static bool has_no_context(void *unused)
+static bool has_no_context(void)
 {
         cuda_tick(cuda);
         uv_run(&core_loop, UV_RUN_NOWAIT);
@@ -119,19 +113,19 @@ TEST(a_gpu_that_hangs_does_not_block_another, EACH(calls))
 {
         fake_hang(state, calls[_i], 0);
         begin_use(0);
-        ck_assert(eventually(is_hung, NULL, 20000));
+        AWAIT(is_hung());
         use(1);
         fake_unhang(state);
         end_use(0);
-        ck_assert(eventually(has_no_context, NULL, 20000));
+        AWAIT(has_no_context());
 }
 
 TEST(a_gpu_that_hangs_is_not_closed, EACH(calls))
 {
         fake_hang(state, calls[_i], 0);
         begin_use(0);
-        ck_assert(eventually(is_hung, NULL, 20000));
-        ck_assert(!is_closed(NULL));
+        AWAIT(is_hung());
+        ck_assert(!is_closed());
         fake_unhang(state);
 }
 
@@ -140,7 +134,7 @@ TEST(a_context_that_is_being_destroyed_is_waited_for)
 {
         use(0);
         fake_hang(state, "cudaDeviceReset", 0);
-        ck_assert(eventually(is_hung, NULL, 20000));
+        AWAIT(is_hung());
         begin_use(0);
         fake_unhang(state);
         end_use(0);
@@ -177,12 +171,12 @@ TEST(a_copier_that_hangs_does_not_block_another_gpu, EACH(copier_calls))
         copy_once();
         fake_hang(state, copier_calls[_i], 0);
         must(pthread_create(&thread, NULL, free_copier, NULL));
-        ck_assert(eventually(is_hung, NULL, 20000));
+        AWAIT(is_hung());
         use(1);
         devices[0]->ops->release(&segment); /* the copier holds the context */
         fake_unhang(state);
         pthread_join(thread, NULL);
-        ck_assert(eventually(has_no_context, NULL, 20000));
+        AWAIT(has_no_context());
 }
 
 /* The fake aborts if the copier touches them. */
@@ -190,8 +184,8 @@ TEST(a_copier_of_a_destroyed_context_leaves_its_streams_alone)
 {
         copy_once();
         devices[0]->ops->release(&segment);
-        ck_assert(eventually(has_no_context, NULL, 20000));
-        ck_assert(eventually(is_closed, NULL, 20000));
+        AWAIT(has_no_context());
+        AWAIT(is_closed());
         devices[0]->ops->copier_free(copier);
 }
 
@@ -199,7 +193,7 @@ TEST(a_copier_gets_new_streams_in_a_new_context)
 {
         copy_once();
         devices[0]->ops->release(&segment);
-        ck_assert(eventually(has_no_context, NULL, 20000));
+        AWAIT(has_no_context());
         copy_once();
         devices[0]->ops->copier_free(copier);
         devices[0]->ops->release(&segment);

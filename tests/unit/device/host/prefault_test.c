@@ -14,11 +14,6 @@
                 prefaulter = device->prefault;                                                                         \
         } while (0)
 
-static bool has_begun(void *unused)
-{
-        return prefault_bytes(prefaulter) > 0;
-}
-
 static void alloc(struct segment *to, uint64_t size)
 {
         ck_assert_msg(device->ops->alloc(device, size, to, &error) == 0, "%s", error.text);
@@ -74,7 +69,7 @@ TEST(filling_stops_when_it_is_no_longer_permitted)
 {
         BEGIN_SPARE(HOST_PAGES_4K, 8 * GiB);
         prefault_fill(prefaulter, true);
-        ck_assert(eventually(has_begun, NULL, 20000));
+        AWAIT(prefault_bytes(prefaulter) > 0);
         prefault_fill(prefaulter, false);
         threads_await_asleep(PREFAULT_THREAD, 1);
         ck_assert_uint_lt(prefault_bytes(prefaulter), 4 * GiB);
@@ -264,12 +259,6 @@ TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
         hugepages_unlimit();
 }
 
-/* One that was joined may be listed for a moment more. */
-static bool has_threads(void *n)
-{
-        return process_threads(getpid()) == *(unsigned *)n && threads_named(PREFAULT_THREAD) == 0;
-}
-
 TEST(stopping_leaks_nothing, EACH(kinds))
 {
         BEGIN_SPARE(kinds[_i], 64 * MiB);
@@ -278,5 +267,6 @@ TEST(stopping_leaks_nothing, EACH(kinds))
         ck_assert(work_pool_stop(device->thread, now_ns() + 20 * SECOND));
         device = device_free(device);
         ck_assert_uint_le(process_fds(getpid()), fds);
-        ck_assert(eventually(has_threads, &others, 20000));
+        /* A thread that was joined may be listed for a moment more. */
+        AWAIT(process_threads(getpid()) == others && threads_named(PREFAULT_THREAD) == 0);
 }

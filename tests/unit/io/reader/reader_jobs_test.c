@@ -71,26 +71,20 @@ TEST(stopping_twice_or_after_the_end_has_no_effect)
 
 /* ---- devices with asynchronous copies ---- */
 
-/* A job whose copies all stay in flight until the gate opens. */
+/* A job whose copies, of which two have begun, all stay in flight until the gate opens. */
 static void begin_copying(struct read_fixture *job, const char *path)
 {
         read_fixture_begin(job, path, true);
         fake_device_copies(&job->device);
         gate_init(&job->device.event, false);
         reader_start(&reader, &job->job);
-}
-
-static bool two_copies_in_flight(void *arg)
-{
-        const struct read_fixture *job = arg;
-        return __atomic_load_n(&job->device.copies, __ATOMIC_SEQ_CST) >= 2;
+        AWAIT(__atomic_load_n(&job->device.copies, __ATOMIC_SEQ_CST) >= 2);
 }
 
 TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
 {
         read_fixture_reader_begin(1, 8 * BLOCK);
         begin_copying(&r, blocks_file("even", 6));
-        ck_assert(eventually(two_copies_in_flight, &r, 10000));
         ck_assert_uint_eq(r.n_landed, 0);
         gate_open(&r.device.event);
         core_until(r.ended);
@@ -106,7 +100,6 @@ TEST(a_block_of_many_small_tensors_is_one_asynchronous_copy)
         read_fixture_reader_begin(1, 8 * BLOCK);
         begin_copying(&r, path);
         ck_assert_uint_eq(r.resolved.plan.n_blocks, 2);
-        ck_assert(eventually(two_copies_in_flight, &r, 10000));
         ck_assert_uint_eq(r.device.events, 0);
         gate_open(&r.device.event);
         core_until(r.ended);
@@ -118,7 +111,6 @@ TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
 {
         read_fixture_reader_begin(2, 4 * BLOCK);
         begin_copying(&r, blocks_file("even", 8));
-        ck_assert(eventually(two_copies_in_flight, &r, 10000));
         threads_await_asleep("reader", 4);
         ck_assert_uint_eq(r.device.copies, 2);
         ck_assert_uint_eq(r.job.slots, 2);
@@ -126,22 +118,14 @@ TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
         core_until(r.ended);
 }
 
-/* A thread may still be on its way to the wait for its copy. */
-static bool stalls_when_watched(void *arg)
-{
-        const struct read_fixture *job = arg;
-        read_fixture_watch();
-        return reader_job_stalled(&job->job);
-}
-
 /* Excluded and included again while it waits for a copy, which is no read of its job. */
 TEST(a_copy_that_hangs_is_counted_replaced_and_completes)
 {
         read_fixture_reader_begin(1, 8 * BLOCK);
         begin_copying(&r, blocks_file("even", 6));
-        ck_assert(eventually(two_copies_in_flight, &r, 10000));
         threads_await_asleep("reader", 2);
-        ck_assert(eventually(stalls_when_watched, &r, 20000));
+        /* A thread may still be on its way to the wait for its copy. */
+        AWAIT((read_fixture_watch(), reader_job_stalled(&r.job)));
         ck_assert_uint_ge(reader.engines[READ_PREAD].stuck, 1);
         gate_open(&r.device.event);
         core_until(r.ended);
@@ -156,7 +140,6 @@ TEST(a_stalled_device_takes_no_slots_or_threads_of_other_loads)
         struct read_fixture stalled, other;
         read_fixture_reader_begin(2, 4 * BLOCK);
         begin_copying(&stalled, blocks_file("stalled", 6));
-        ck_assert(eventually(two_copies_in_flight, &stalled, 10000));
         read_fixture_begin(&other, blocks_file("other", 6), true);
         read_all(&other);
         all_read_once(&other);

@@ -264,7 +264,7 @@ TEST(dropping_a_target_fails_its_job)
         ck_assert_str_eq(r.job.error.text, why.text);
 }
 
-static bool all_is_read(void *unused)
+static bool all_is_read(void)
 {
         pthread_mutex_lock(&reader.mutex);
         bool read = list_empty(&reader.jobs);
@@ -277,7 +277,7 @@ TEST(a_target_dropped_after_the_last_read_has_no_copy_in_flight)
         read_fixture_reader_begin(2, 2 * BLOCK);
         read_fixture_begin(&r, blocks_file("even", 4), true);
         reader_start(&reader, &r.job);
-        ck_assert(eventually(all_is_read, NULL, 20000));
+        AWAIT(all_is_read());
         ck_assert(!reader_drop_target(&reader, &r.job, &r.target, &(struct error){.code = STREAMER_EFAILED}));
         ck_assert(r.target.dead && !r.ended);
         core_until(r.ended);

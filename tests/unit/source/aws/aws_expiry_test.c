@@ -7,12 +7,6 @@
 
 /* ---- expiry ---- */
 
-static bool has_newer(void *old)
-{
-        ck_assert_int_eq(get(), 0);
-        return strcmp(keys.access, old) != 0;
-}
-
 FIXTURE(.each = {begin, end});
 
 TEST(keys_are_refreshed_before_they_expire)
@@ -20,8 +14,7 @@ TEST(keys_are_refreshed_before_they_expire)
         life = 8;
         set_container();
         assert_keys("AK1", "thesecret", "T1", "container endpoint");
-        char *old = format_text("%s", keys.access);
-        ck_assert(eventually(has_newer, old, 20000));
+        AWAIT(strcmp(good_keys()->access, "AK1") != 0);
         ck_assert_int_gt(keys.expires, time(NULL));
 }
 
@@ -91,33 +84,29 @@ TEST(files_are_reread_when_the_store_rejects_the_keys)
         assert_keys("F2", "t", "", "profile 'default'");
 }
 
-static bool has_new_request(void *before)
+static void await_request(unsigned number)
 {
-        aws_keys_deinit(&keys);
-        aws_credentials_get(credentials, &keys, &error);
-        return service.requests > *(unsigned *)before;
+        AWAIT((aws_keys_deinit(&keys), aws_credentials_get(credentials, &keys, &error), service.requests >= number));
 }
 
 TEST(a_failed_refresh_keeps_unexpired_keys)
 {
-        unsigned one = 1;
         life = 6;
         set_container();
         ck_assert_int_eq(get(), 0);
         status = 500;
-        ck_assert(eventually(has_new_request, &one, 20000));
+        await_request(2);
         assert_keys("AK1", "thesecret", "T1", "container endpoint");
 }
 
 TEST(rejected_keys_wait_for_a_retried_refresh)
 {
-        unsigned tries = 4;
         set_container();
         ck_assert_int_eq(get(), 0);
         uint64_t old = keys.number;
         status = 503;
         ck_assert(aws_credentials_refused(credentials, old));
-        ck_assert(eventually(has_new_request, &tries, 20000)); /* all of the first fetch have failed */
+        await_request(5); /* all of the first fetch have failed */
         ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
         ck_assert(aws_credentials_refused(credentials, old));
         status = 200;
@@ -127,14 +116,13 @@ TEST(rejected_keys_wait_for_a_retried_refresh)
 /* An instance's, because the time that a request to it may take can be set: here a minute. */
 TEST(exit_does_not_wait_for_a_hanging_service)
 {
-        unsigned none = 0;
         serve(answer_container);
         hang = true;
         unsetenv("AWS_EC2_METADATA_DISABLED");
         setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url, 1);
         setenv("AWS_METADATA_SERVICE_TIMEOUT", "60", 1);
         open_with(&(struct aws_credentials_opts){.profile = NULL});
-        ck_assert(eventually(has_new_request, &none, 20000));
+        await_request(1);
         uint64_t begun = clock_ns();
         credentials = aws_credentials_free(credentials);
         ck_assert_uint_lt(clock_ns() - begun, UINT64_C(20) * 1000000000);
