@@ -89,6 +89,12 @@ static void send_bytes(const void *data, size_t len)
         ck_assert_int_eq(must(send(client, data, len, MSG_NOSIGNAL)), (ssize_t)len);
 }
 
+static void send_frame(const char *body)
+{
+        unsigned char data[64];
+        send_bytes(data, put_frame(data, body));
+}
+
 /* Reads the bytes that are available; false at the end of the stream. */
 static bool read_some(unsigned char *to, size_t *used, size_t cap)
 {

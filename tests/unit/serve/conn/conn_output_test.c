@@ -18,7 +18,6 @@ static void reply(size_t len, char c, const int *v, size_t n)
         for (size_t i = 0; i < n; i++)
                 fds.v[i] = v[i];
         conn_send(conn, &fds, PAIRS(kstrn("t", text, len)));
-        free(text);
 }
 
 static size_t read_bytes(unsigned char *to, size_t len)
@@ -46,11 +45,10 @@ CORE_FIXTURE(begin, end);
 
 TEST(a_client_that_does_not_read_is_not_read_until_it_has_received_every_byte)
 {
-        unsigned char data[64];
         unsigned n = flood(16 * KiB);
         ck_assert_uint_gt(conn->output.amount, OUTPUT_LIMIT);
         ck_assert(!conn_writable(conn));
-        send_bytes(data, put_frame(data, "request"));
+        send_frame("request");
         core_settle();
         ck_assert_uint_eq(frames, 0);
         size_t one = BEFORE_TEXT + 16 * KiB, total = n * one;
@@ -213,10 +211,9 @@ TEST(closing_without_flush_drops_queued_output)
 
 TEST(a_connection_that_closes_takes_no_more_requests)
 {
-        unsigned char data[64];
         flood(16 * KiB);
         conn_close(conn, true);
-        send_bytes(data, put_frame(data, "late"));
+        send_frame("late");
         core_settle();
         ck_assert_uint_eq(frames, 0);
         close(client);
@@ -231,11 +228,9 @@ static void close_now(void)
 
 TEST(a_frame_may_close_its_own_connection)
 {
-        unsigned char data[64];
-        size_t n = put_frame(data, "bye");
-        n += put_frame(data + n, "more");
         on_frame = close_now;
-        send_bytes(data, n);
+        send_frame("bye");
+        send_frame("more");
         core_until(closed);
         ck_assert_str_eq(bodies, "bye|");
 }

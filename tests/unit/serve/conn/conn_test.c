@@ -22,7 +22,6 @@ static void ends_with_error(const char *text)
         ck_assert(object_u64(map, "id", &id) && id == 0);
         ck_assert(object_str(map, "text", &s, &len));
         ck_assert_msg(memmem(s, len, text, strlen(text)) != NULL, "%.*s", (int)len, s);
-        message_deinit(&message);
         core_until(closed);
 }
 
@@ -49,13 +48,12 @@ TEST(frames_may_be_split_at_every_byte)
 
 TEST(an_unidentified_peer_is_identified_by_its_first_bytes)
 {
-        unsigned char data[64];
         conn->caller_unknown = true;
         conn->pid = 0;
         conn->caller = (struct caller){.uid = (uid_t)-1, .gid = (gid_t)-1};
         peer_cred_enable(conn->fd);
         for (unsigned i = 0; i < 2; i++)
-                send_bytes(data, put_frame(data, "x"));
+                send_frame("x");
         core_until(frames == 2);
         ck_assert_int_eq(conn->pid, getpid());
         ck_assert_uint_eq(conn->caller.uid, geteuid());
@@ -65,15 +63,12 @@ TEST(an_unidentified_peer_is_identified_by_its_first_bytes)
 /* Frames sent at once, and the expected bodies[]. */
 static void send_hundred(char want[1024])
 {
-        unsigned char data[4096];
         char body[12];
-        size_t n = 0;
         for (int i = 0; i < 100; i++) {
                 snprintf(body, sizeof(body), "%d", i);
-                n += put_frame(data + n, body);
+                send_frame(body);
                 strcat(strcat(want, body), "|");
         }
-        send_bytes(data, n);
 }
 
 TEST(the_largest_frame_is_accepted)
@@ -111,11 +106,8 @@ TEST(a_flood_is_handled_in_slices_and_in_order)
 
 TEST(a_flood_of_a_disconnected_client_is_handled_completely)
 {
-        unsigned char data[1024];
-        size_t n = 0;
         for (int i = 0; i < 30; i++)
-                n += put_frame(data + n, "x");
-        send_bytes(data, n);
+                send_frame("x");
         on_frame = take_long;
         close(client);
         core_until(closed);
@@ -187,8 +179,7 @@ TEST(a_silent_client_is_closed)
 
 TEST(an_idle_client_between_frames_may_be_idle_for_ever)
 {
-        unsigned char data[64];
-        send_bytes(data, put_frame(data, "hello"));
+        send_frame("hello");
         core_until(frames == 1);
         conn_tick(conn, now_ns() + 100000 * SECOND);
         core_settle();
@@ -214,11 +205,9 @@ static void hold_conn(void)
 
 TEST(a_held_client_is_neither_read_nor_timed)
 {
-        unsigned char data[64];
-        size_t n = put_frame(data, "one");
-        n += put_frame(data + n, "two");
         on_frame = hold_conn;
-        send_bytes(data, n);
+        send_frame("one");
+        send_frame("two");
         core_until(frames == 1);
         core_settle();
         conn_tick(conn, now_ns() + 100 * SECOND);
