@@ -11,30 +11,30 @@
 
 /* ---- failures ---- */
 
-static const char *const ipc_calls[] = {
-        "cuInit",
-        "cuDeviceGetCount",
-        "cuDeviceGet",
-        "cuDeviceGetUuid_v2",
-        "cuDevicePrimaryCtxRetain",
-        "cuCtxPushCurrent_v2",
-        "cuIpcOpenMemHandle_v2",
+static const struct {
+        bool vmm;
+        const char *name;
+} calls[] = {
+        {false, "cuInit"},
+        {false, "cuDeviceGetCount"},
+        {false, "cuDeviceGet"},
+        {false, "cuDeviceGetUuid_v2"},
+        {false, "cuDevicePrimaryCtxRetain"},
+        {false, "cuCtxPushCurrent_v2"},
+        {false, "cuIpcOpenMemHandle_v2"},
+        {true, "cuMemGetAllocationGranularity"},
+        {true, "cuMemImportFromShareableHandle"},
+        {true, "cuMemAddressReserve"},
+        {true, "cuMemMap"},
+        {true, "cuMemSetAccess"},
 };
 
-static const char *const vmm_calls[] = {
-        "cuMemGetAllocationGranularity",
-        "cuMemImportFromShareableHandle",
-        "cuMemAddressReserve",
-        "cuMemMap",
-        "cuMemSetAccess",
-};
-
-/* The call fails once: the attempt leaks nothing, and the next one succeeds. */
-static void fail_once(const struct handle_kind *kind, const char *call)
+/* It fails once: the attempt leaks nothing, and the next one succeeds. */
+TEST(a_failed_call_leaks_nothing, EACH(calls))
 {
-        char rule[80];
-        snprintf(rule, sizeof(rule), "%s:1:999", call);
-        setenv("FAKECUDA_FAIL", rule, 1);
+        const struct handle_kind *kind = calls[_i].vmm ? &handle_kind_cuda_vmm_fd : &handle_kind_cuda_ipc;
+        export_memory(0, calls[_i].vmm);
+        setenv("FAKECUDA_FAIL", format_text("%s:1:999", calls[_i].name), 1);
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
         ck_assert_int_eq(map(kind, &mapping), STREAMER_EUNSUPPORTED);
         assert_nothing_leaked();
@@ -68,36 +68,22 @@ TEST(only_cuda_vmm_fd_is_mapped_for_reading_alone, .to = 2)
         unmap(&mapping);
 }
 
-TEST(a_failed_call_leaks_nothing_of_an_ipc_segment, EACH(ipc_calls))
-{
-        export_memory(0, false);
-        fail_once(&handle_kind_cuda_ipc, ipc_calls[_i]);
-}
-
-TEST(a_failed_call_leaks_nothing_of_a_vmm_segment, EACH(vmm_calls))
-{
-        export_memory(0, true);
-        fail_once(&handle_kind_cuda_vmm_fd, vmm_calls[_i]);
-}
-
-TEST(a_lack_of_memory_is_reported_as_such)
-{
-        export_memory(0, false);
-        setenv("FAKECUDA_FAIL", "cuDevicePrimaryCtxRetain:1:2", 1);
-        assert_refused(&handle_kind_cuda_ipc, STREAMER_ENOMEM, "OUT_OF_MEMORY");
-}
-
-static const char *const not_started[][2] = {
-        {"cuInit:1:3", "CUDA was used before a fork()"},
-        {"cuInit:1:34", "libcuda.so.1 is the toolkit's stub, see LD_LIBRARY_PATH"},
-        {"cuInit:1:100", "no GPU is visible, see CUDA_VISIBLE_DEVICES"},
+static const struct {
+        const char *failure;
+        int code;
+        const char *text;
+} causes[] = {
+        {"cuDevicePrimaryCtxRetain:1:2", STREAMER_ENOMEM, "OUT_OF_MEMORY"},
+        {"cuInit:1:3", STREAMER_EUNSUPPORTED, "CUDA was used before a fork()"},
+        {"cuInit:1:34", STREAMER_EUNSUPPORTED, "libcuda.so.1 is the toolkit's stub, see LD_LIBRARY_PATH"},
+        {"cuInit:1:100", STREAMER_EUNSUPPORTED, "no GPU is visible, see CUDA_VISIBLE_DEVICES"},
 };
 
-TEST(a_driver_that_does_not_start_is_explained, EACH(not_started))
+TEST(a_failure_of_the_driver_is_explained, EACH(causes))
 {
         export_memory(0, false);
-        setenv("FAKECUDA_FAIL", not_started[_i][0], 1);
-        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, not_started[_i][1]);
+        setenv("FAKECUDA_FAIL", causes[_i].failure, 1);
+        assert_refused(&handle_kind_cuda_ipc, causes[_i].code, causes[_i].text);
 }
 
 /* ---- alternatives ---- */
@@ -153,10 +139,8 @@ TEST(wsl_is_named)
 TEST(an_unexplained_ipc_error_suggests_another_handle_kind, .to = 4)
 {
         static const int errors[] = {1, 205, 304, 400};
-        char rule[64];
         export_memory(0, false);
-        snprintf(rule, sizeof(rule), "cuIpcOpenMemHandle_v2:0:%d", errors[_i]);
-        setenv("FAKECUDA_FAIL", rule, 1);
+        setenv("FAKECUDA_FAIL", format_text("cuIpcOpenMemHandle_v2:0:%d", errors[_i]), 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "between users or containers");
         assert_error_has("handles of kind cuda-vmm-fd would work");
 }
