@@ -64,22 +64,6 @@ TEST(a_name_can_be_loaded_again_while_its_cancelled_load_completes)
         ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
 }
 
-TEST(all_loads_are_cancelled_when_the_daemon_ends)
-{
-        struct watched w[3];
-        gate_init(&fake.prepare, false);
-        for (size_t i = 0; i < 3; i++) {
-                char *name = format_text("m%zu", i);
-                load_start(&w[i], small_file(name, i), name);
-        }
-        core_until(w[0].load->state == LOAD_READING);
-        loads_cancel_all(&loads);
-        for (size_t i = 0; i < 3; i++)
-                ck_assert_int_eq((int)w[i].state, (int)LOAD_CANCELLED);
-        gate_open(&fake.prepare);
-        core_until(loads_empty(&loads));
-}
-
 static char *next_path;
 static struct load *next_load;
 static struct error next_error;
@@ -91,15 +75,17 @@ static void ask_for_the_next(struct load_watch *watch, struct load *load)
 }
 
 /* As a client whose connection was not read while it waited. */
-TEST(no_load_begins_when_the_daemon_ends)
+TEST(all_loads_are_cancelled_and_none_begins_when_the_daemon_ends)
 {
-        struct watched w;
+        struct watched w, another;
         struct load_watch watch;
         next_path = small_file("next", 2);
         load_start_held(&w, small_file("m", 1), LOAD_READING);
         load_watch(w.load, &watch, ask_for_the_next);
+        load_start(&another, small_file("n", 3), "n");
         loads_cancel_all(&loads);
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ck_assert_int_eq((int)another.state, (int)LOAD_CANCELLED);
         ck_assert_ptr_null(next_load);
         ck_assert_int_eq(next_error.code, STREAMER_ECANCELED);
         load_release_held();
