@@ -3,29 +3,15 @@
  * Limits of the machine, read from fake /proc and /sys trees and from this machine.
  */
 #include "daemon/base/sys/machine.h"
-#include "daemon/base/sys/sysfile.h"
 #include "tests/lib/deny_syscalls.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/sysfile_fixture.h"
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
-static char *tree;
-
-static void put(const char *path, const char *text)
-{
-        file_put(tree, path, text);
-}
-
-static void begin(void)
-{
-        sysfile_root = tree = suite_path("tree-%d", (int)getpid());
-        must(mkdir(tree, 0755));
-}
-
 /* ---- small files ---- */
 
-FIXTURE(.each = {begin, NULL});
+FIXTURE(.each = {begin_tree, NULL});
 
 TEST(a_number_is_alone_on_its_line)
 {

@@ -3,23 +3,9 @@
  * Placement of the ring and its threads, from a fake /sys tree and from values.
  */
 #include "daemon/base/sys/numa.h"
-#include "daemon/base/sys/sysfile.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/sysfile_fixture.h"
 
 #define BOTH UINT64_C(3)
-
-static char *tree;
-
-static void put(const char *path, const char *text)
-{
-        file_put(tree, path, text);
-}
-
-static void begin(void)
-{
-        sysfile_root = tree = suite_path("tree-%d", (int)getpid());
-        must(mkdir(tree, 0755));
-}
 
 /* ---- lists ---- */
 
@@ -50,7 +36,7 @@ TEST(an_invalid_list_is_refused)
 
 /* ---- the machine ---- */
 
-FIXTURE(.each = {begin, NULL});
+FIXTURE(.each = {begin_tree, NULL});
 
 TEST(nodes_that_are_online_are_known)
 {
@@ -122,7 +108,7 @@ TEST(each_node_has_a_contiguous_equal_share)
 
 /* ---- observing the limit ---- */
 
-FIXTURE(.each = {begin, NULL});
+FIXTURE(.each = {begin_tree, NULL});
 
 TEST(threads_run_on_the_nodes_processors_that_we_may_use)
 {

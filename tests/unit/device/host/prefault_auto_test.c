@@ -4,35 +4,27 @@
  * so other programs do not matter; the pages are real.
  */
 #include "tests/unit/host_device_fixture.h"
+#include "tests/unit/sysfile_fixture.h"
 
-#include "daemon/base/sys/sysfile.h"
 #include "daemon/device/host/host_private.h"
 
 #define POOL "sys/kernel/mm/hugepages/hugepages-2048kB"
 #define HUGE_PAGE (2 * MiB)
 #define MANAGED_FREE (64 * MiB) /* at the least */
 
-static char *tree;
 static bool granted; /* whether the machine has huge pages */
 
 /* ---- fixture ---- */
 
 static void put_number(const char *name, uint64_t bytes)
 {
-        char *path = format_text("%s/%s", POOL, name), *text = format_text("%ju\n", (uintmax_t)(bytes / HUGE_PAGE));
-        file_put(tree, path, text);
+        put(format_text("%s/%s", POOL, name), format_text("%ju\n", (uintmax_t)(bytes / HUGE_PAGE)));
 }
 
 static void pool_has(uint64_t unused, uint64_t promised)
 {
         put_number("resv_hugepages", promised);
         put_number("free_hugepages", unused);
-}
-
-static void begin(void)
-{
-        sysfile_root = tree = suite_path("tree-%d", (int)getpid());
-        must(mkdir(tree, 0755));
 }
 
 static void end(void)
@@ -79,7 +71,7 @@ BEFORE_ALL()
         granted = hugepages_allow(256 * MiB);
 }
 
-CORE_FIXTURE(begin, end, .first = machine_settings_lock);
+CORE_FIXTURE(begin_tree, end, .first = machine_settings_lock);
 
 TEST(an_empty_pool_is_not_exceeded)
 {
