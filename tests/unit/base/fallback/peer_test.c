@@ -30,9 +30,7 @@ static char *tree_with(const char *line)
 {
         char *root = suite_path("tree-%d", (int)getpid());
         mkdir(root, 0755);
-        mkdir(format_text("%s/proc", root), 0755);
-        mkdir(format_text("%s/proc/%d", root, STRANGER), 0755);
-        file_write(format_text("%s/proc/%d/stat", root, STRANGER), line, strlen(line));
+        file_put(root, format_text("proc/%d/stat", STRANGER), line);
         return root;
 }
 
@@ -64,6 +62,13 @@ static int no_socket(void)
         int ends[2];
         must(pipe(ends));
         return ends[0];
+}
+
+/* Ends it without reaping it. */
+static void make_zombie(pid_t pid)
+{
+        must(kill(pid, SIGKILL));
+        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
 }
 
 static bool has_ended(int pidfd)
@@ -224,8 +229,7 @@ TEST(a_process_without_a_pidfd_must_be_known)
         pid_t pid = child_start(NULL);
         ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
-        must(kill(pid, SIGKILL));
-        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
+        make_zombie(pid);
         ck_assert_int_lt(of_client(no_socket(), pid, read_clock_ns(CLOCK_BOOTTIME)), 0); /* it has not been reaped */
         ck_assert_int_eq(errno, ESRCH);
         ck_assert_uint_eq(began, 0);
@@ -244,13 +248,6 @@ static uint64_t start_of(pid_t pid)
         struct pid_stat stat;
         ck_assert(pid_stat_read(&stat, pid));
         return stat.start;
-}
-
-/* Ends it without reaping it. */
-static void make_zombie(pid_t pid)
-{
-        must(kill(pid, SIGKILL));
-        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
 }
 
 TEST(a_zombie_process_has_exited_and_another_of_its_number)
