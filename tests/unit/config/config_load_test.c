@@ -175,7 +175,6 @@ static const struct {
         {"RUNAI_STREAMER_BLOCK_BYTESIZE", "4194304", "4MiB", NULL},
         {"RUNAI_STREAMER_BLOCK_BYTESIZE", "x", NULL, "RUNAI_STREAMER_BLOCK_BYTESIZE: 'x' is not a size"},
         {"RUNAI_STREAMER_MEMORY_LIMIT", "67108864", "64MiB", NULL},
-        {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", NULL, "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size"},
         {"RUNAI_STREAMER_LOG_LEVEL", "WARNING", "warn", NULL},
         {"RUNAI_STREAMER_LOG_LEVEL", "9", NULL, "RUNAI_STREAMER_LOG_LEVEL: '9' is not error, warn, info or debug"},
         {"RUNAI_STREAMER_S3_ENDPOINT", "https://store", "https://store", NULL},
@@ -228,7 +227,6 @@ static char *printed(char **argv, int *r)
         *r = load(argv);
         fflush(stdout);
         must(dup2(saved, STDOUT_FILENO));
-        close(saved);
         fclose(f);
         return file_read(path, NULL);
 }
