@@ -38,9 +38,7 @@ static inline struct text repeated(const char *before, size_t n, const char *ite
                         *c == '#' ? fprintf(f, "%zu", i) : putc_unlocked(*c, f);
         fputs(after, f);
         fclose(f);
-        struct text text = text_of(pattern);
-        free(pattern);
-        return text;
+        return text_of(pattern);
 }
 
 /* As a file of the header and `data` bytes. */

@@ -49,13 +49,6 @@ static void make_stage(void)
         open_roots(at("root"));
 }
 
-static void strike_stage(void)
-{
-        source_set_deinit(&set);
-        roots = source_roots_free(roots);
-        folder_remove(base);
-}
-
 static inline int open_source(const char *name)
 {
         return source_open(&(struct sources){.roots = roots}, at(name), false, &set, &error);

@@ -18,7 +18,6 @@ TEST(the_gpu_is_found_whatever_its_number_is_here)
         ck_assert_int_eq(mapping.device_index, 0);
         assert_bytes(&mapping, 1);
         ck_assert_uint_eq(state->contexts[0], 0);
-        unmap(&mapping);
 }
 
 TEST(a_gpu_that_is_not_visible_is_named)
@@ -55,7 +54,6 @@ TEST(a_segment_is_opened_once_however_often_it_is_attached)
         /* From here on it is opened again. */
         assert_map(&handle_kind_cuda_ipc, &mapping);
         ck_assert_uint_eq(state->opens, 2);
-        unmap(&mapping);
 }
 
 /* Loop: a handle of another daemon, or a later one. The fake's own table would find it too, so opening fails here. */
@@ -72,7 +70,6 @@ TEST(a_handle_of_the_same_bytes_is_not_the_same_segment, .to = 2)
         ck_assert_int_eq(map(&handle_kind_cuda_ipc, &other), STREAMER_EUNSUPPORTED);
         assert_error_has("INVALID_HANDLE");
         assert_bytes(&mapping, 0);
-        unmap(&mapping);
 }
 
 static void *attach_and_detach(void *arg)
@@ -105,7 +102,6 @@ TEST(a_segment_may_begin_inside_its_allocation)
         ck_assert_int_eq(map(&handle_kind_cuda_ipc, &mapping), 0);
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
         ck_assert_uint_eq(mapping.size, 100);
-        unmap(&mapping);
 }
 
 /* Loop: it opens the allocation first, or finds it open. */
@@ -166,7 +162,6 @@ TEST(a_descriptor_cannot_be_written_through)
         ck_assert_int_eq(read(zeros, (void *)(uintptr_t)mapping.data, 1), -1);
         ck_assert_int_eq(errno, EFAULT);
         assert_bytes(&mapping, 0);
-        unmap(&mapping);
 }
 
 TEST(a_mapped_descriptor_outlives_the_daemon)

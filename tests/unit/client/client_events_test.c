@@ -42,7 +42,6 @@ TEST(an_epoll_loop_sees_two_events_that_a_call_has_read)
                 ck_assert_int_eq(must(epoll_wait(loop, &event, 1, LONG_MS)), 1);
                 ck_assert_int_eq(streamer_process(client), 1);
                 ck_assert_int_eq(streamer_event_next(client, 0, &text), 0);
-                streamer_free(text);
         }
         ck_assert_int_eq(must(epoll_wait(loop, &event, 1, 0)), 0);
         nothing_is_pending(client);

@@ -84,8 +84,6 @@ TEST(the_end_of_an_earlier_daemons_load_is_ignored)
         ck_assert_str_eq(p.state, "ready");
         ck_assert_int_eq(streamer_op_wait(first, 0, &p), STREAMER_ELOST);
         ck_assert_str_eq(p.state, "resolving");
-        streamer_op_free(second);
-        streamer_op_free(first);
 }
 
 TEST(an_operation_outlives_its_client)

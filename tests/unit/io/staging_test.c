@@ -17,13 +17,6 @@ static void begin(uint64_t limit)
         ck_assert_msg(staging_init(&ring, limit, BLOCK, &error) == 0, "%s", error.text);
 }
 
-static void end(void)
-{
-        staging_deinit(&ring);
-}
-
-FIXTURE(.each = {NULL, end});
-
 TEST(the_ring_has_as_many_slots_as_fit_the_limit)
 {
         begin(5 * BLOCK + BLOCK / 2);

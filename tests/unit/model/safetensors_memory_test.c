@@ -55,7 +55,6 @@ TEST(a_tensor_takes_128_bytes_at_most, .slow = true)
         ck_assert_uint_le(memory_peak() - before, 100000 * 128 + MIB);
         st_header_deinit(&header);
         ck_assert_uint_le(memory_now(), before + MIB);
-        free(text.s);
 }
 
 /* As many items of this width as the largest header holds. */

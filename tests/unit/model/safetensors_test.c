@@ -55,7 +55,6 @@ TEST(every_dtype)
                         12 * known[i].bits / 8);
                 accept(text_of(pattern), 12 * known[i].bits / 8);
                 ck_assert_str_eq(dtype_name(header.tensors[0].dtype), known[i].code);
-                st_header_deinit(&header);
         }
 }
 

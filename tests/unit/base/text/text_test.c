@@ -14,9 +14,7 @@ static struct error error;
 static int read_text(const char *path, uint64_t max)
 {
         int fd = must(open(path, O_RDONLY));
-        int r = text_read_fd(&text, fd, max, path, &error);
-        close(fd);
-        return r;
+        return text_read_fd(&text, fd, max, path, &error);
 }
 
 TEST(a_file_is_read_whole_and_terminated, .to = 5)

@@ -52,7 +52,7 @@ static uint64_t own_compactions(void)
 static const struct collapse_calls own_calls = OWN_CALLS;
 static struct collapse_kernel kernel = {.calls = OWN_CALLS, .supported = true, .small_ns = SMALL_NS};
 
-static int fd = -1;
+static int fd;
 static unsigned char *base;
 static struct collapse *collapse;
 
@@ -62,15 +62,6 @@ static void begin(const struct collapse_kernel *by, uint64_t ready)
         must(fd);
         collapse = collapse_new(by, base, fd, SIZE, ready);
         ck_assert_ptr_nonnull(collapse);
-}
-
-static void end(void)
-{
-        if (fd < 0)
-                return;
-        collapse = collapse_free(collapse);
-        munmap(base, SIZE);
-        close_p(&fd);
 }
 
 static uint64_t populated(void)
@@ -109,8 +100,6 @@ TEST(the_kernel_reports_the_cost_of_small_pages)
 }
 
 /* ---- ranges ---- */
-
-CORE_FIXTURE(NULL, end);
 
 TEST(each_range_is_collapsed_once)
 {
@@ -260,7 +249,6 @@ TEST(collapsing_stops_if_compaction_costs_more_than_small_pages, .to = 2)
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
         ck_assert_uint_eq(own.calls, tried);
         /* The next segment tries again. */
-        end();
         begin(&kernel, 0);
         ck_assert_int_eq(collapse_prepare(collapse, 0, 1), 0);
         ck_assert_uint_eq(own.calls, tried + 1);

@@ -229,7 +229,6 @@ TEST(a_table_is_readable_in_another_process)
         struct stat st;
         must(fstat(fd, &st));
         ck_assert_int_eq(st.st_blocks * 512, 8192); /* no page is allocated later */
-        table_drop(&table);
 }
 
 TEST(a_table_that_is_too_large_is_an_error)

@@ -105,8 +105,6 @@ TEST(without_o_direct_a_file_is_read_through_the_page_cache, .to = 4)
         read_fixture_reader_begin(2, BLOCK);
         read_fixture_begin(&r, path, _i % 2 == 1);
         struct object *object = &r.resolved.set.objects[0];
-        if (object->direct >= 0)
-                close(object->direct);
         object->direct = _i < 2 ? -1 : refusing_fd();
         if (_i >= 2 && object->direct < 0)
                 SKIP("not root");
@@ -158,10 +156,7 @@ TEST(a_failed_read_is_an_error_with_its_cause, .to = 2)
         read_fixture_reader_begin(2, 2 * BLOCK);
         read_fixture_begin(&r, path, _i == 1);
         struct object *object = &r.resolved.set.objects[0];
-        close(object->fd);
         object->fd = must(open(suite_folder(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        if (object->direct >= 0)
-                close(object->direct);
         object->direct = -1;
         read_all(&r);
         ck_assert(r.job.failed);

@@ -40,13 +40,6 @@ static void build(void)
         ck_assert_msg(publish_build(&publish, 42, &error) == 0, "%s", error.text);
 }
 
-static void end(void)
-{
-        publish_deinit(&publish);
-        resolve_deinit(&resolved);
-        model = model_free(model);
-}
-
 /* Completes a block as a reader thread does. */
 static bool land(size_t block)
 {
@@ -157,7 +150,7 @@ static bool arrived(const struct manifest_view *view, const char *name)
 
 /* ---- timing ---- */
 
-CORE_FIXTURE(begin_one_file, end);
+CORE_FIXTURE(begin_one_file, NULL);
 
 TEST(no_tensor_is_visible_before_the_manifest_is_built)
 {
@@ -177,7 +170,7 @@ TEST(no_tensor_is_visible_before_its_bytes_are_in_place)
         ck_assert(arrived(&view, "empty"));
 }
 
-CORE_FIXTURE(begin_three_blocks, end);
+CORE_FIXTURE(begin_three_blocks, NULL);
 
 /* Loop test: before which block the manifest is built. */
 TEST(tensors_arrive_in_the_order_of_completion, .to = 3)
@@ -270,7 +263,7 @@ static void follow(const struct race *race)
         }
 }
 
-CORE_FIXTURE(begin_one_file, end);
+CORE_FIXTURE(begin_one_file, NULL);
 
 TEST(no_tensor_is_visible_before_it_is_complete_in_any_order, .to = suite_short() ? 4 : 24)
 {
@@ -310,7 +303,7 @@ static size_t tensors_in(size_t file)
         return n;
 }
 
-CORE_FIXTURE(begin_by_file, end);
+CORE_FIXTURE(begin_by_file, NULL);
 
 TEST(tensors_are_withheld_until_their_file_is_released)
 {
@@ -351,7 +344,7 @@ TEST(each_file_is_whole_once_and_stale_tensors_do_not_count)
 
 /* ---- several targets ---- */
 
-CORE_FIXTURE(begin_three_blocks, end);
+CORE_FIXTURE(begin_three_blocks, NULL);
 
 TEST(each_target_has_its_own_log)
 {

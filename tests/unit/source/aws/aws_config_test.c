@@ -61,7 +61,6 @@ TEST(a_line_is_read, EACH(lines))
 {
         ck_assert_msg(parse(lines[_i].text) == 0, "%s", error.text);
         ck_assert_str_eq(get(lines[_i].section, lines[_i].key), lines[_i].value);
-        aws_config_deinit(&config);
 }
 
 static const struct {
@@ -165,7 +164,6 @@ TEST(keys_from_json)
         ck_assert_str_eq(keys.token, "T");
         ck_assert_str_eq(keys.origin, "TEST");
         ck_assert_int_eq(keys.expires, 1930046400);
-        aws_keys_deinit(&keys);
 }
 
 static const struct {

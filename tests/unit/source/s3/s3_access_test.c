@@ -55,9 +55,7 @@ static uint64_t signed_by(const char *access_key)
         ck_assert_msg(r == 0, "%s", error.text);
         const char *authorization = http_headers_find(&headers, "Authorization");
         ck_assert_ptr_nonnull(strstr(authorization, format_text("Credential=%s/", access_key)));
-        uint64_t by = headers.by;
-        http_headers_deinit(&headers);
-        return by;
+        return headers.by;
 }
 
 static int answered(uint64_t by, int status, const char *body)
