@@ -38,10 +38,9 @@ TEST(a_load_becomes_a_ready_model, .to = 2)
 
 TEST(a_removed_watcher_is_not_notified)
 {
-        struct watched w, other;
+        struct watched w, other = {.ended = false};
         load_start(&w, small_file("small.safetensors", 1), "m");
         load_watch(w.load, &other.watch, w.watch.ended);
-        other.ended = false;
         load_unwatch(&w.watch);
         load_unwatch(&w.watch);
         core_until(other.ended);
