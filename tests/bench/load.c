@@ -66,9 +66,8 @@ struct await {
         uint64_t ready, since;
 };
 
-static bool is_ready(void *arg)
+static bool is_ready(struct await *a)
 {
-        struct await *a = arg;
         uint64_t ready = of_device(a->bd, "prefaulted"), now = clock_ns(), wanted = a->bd->largest;
         if (ready != a->ready)
                 a->since = now;
@@ -83,7 +82,7 @@ void bench_await_ready(struct bench_daemon *bd)
                 return;
         uint64_t before = of_device(bd, "prefaulted"), cpu = process_cpu_ns(bd->d.pid);
         struct await a = {bd, before, clock_ns()};
-        if (!eventually(is_ready, &a, 120000))
+        if (!WITHIN(120000, is_ready(&a)))
                 die("memory is still being made ready: %llu bytes", (unsigned long long)a.ready);
         if (a.ready <= before)
                 return;
@@ -203,12 +202,6 @@ static void load(struct bench_daemon *bd, const char *path, const char *name, ui
         streamer_op_free(op);
 }
 
-static bool is_freed(void *arg)
-{
-        struct bench_daemon *bd = arg;
-        return of_device(bd, "used") == 0;
-}
-
 void bench_load_resident(struct bench_daemon *bd, const char *path, const char *name)
 {
         load(bd, path, name, NULL);
@@ -218,7 +211,7 @@ void bench_load_resident(struct bench_daemon *bd, const char *path, const char *
 void bench_unload(struct bench_daemon *bd, const char *name)
 {
         must_do(bd, streamer_unload(bd->client, name, 0), "unload");
-        if (!eventually(is_freed, bd, 20000))
+        if (!WITHIN(20000, of_device(bd, "used") == 0))
                 die("the memory of an unloaded model was not freed");
 }
 

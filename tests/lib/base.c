@@ -202,11 +202,6 @@ uint64_t clock_ns(void)
         return now_ns();
 }
 
-bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)
-{
-        return WITHIN(timeout_ms, ask(arg));
-}
-
 pid_t child_start(void (*fn)(void))
 {
         int ends[2];

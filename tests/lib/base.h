@@ -132,6 +132,3 @@ int child_wait(pid_t pid);  /* until it ends; its exit status, or 128 + signal *
                 if (!WITHIN(20000, (condition)))                                                                       \
                         die("%s:%d: not within 20 s: %s", __FILE__, __LINE__, #condition);                             \
         } while (0)
-
-/* WITHIN() for a condition that is a function. */
-bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms);
