@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of the preload and reload tests: one daemon per test, configured by a file.
+ * Fixture of the preload and reload tests: one daemon and `client` per test, configured by a file.
  */
 #pragma once
 
@@ -31,19 +31,19 @@ __attribute__((format(printf, 1, 2))) static void configure(const char *format, 
 /* A daemon for each test, in its process. */
 static void begin(const char *rest)
 {
-        static unsigned n;
         snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
         mkdir(root, 0755);
         must(chmod(suite_folder(), 0755));
-        config = suite_path("config-%d-%u.yaml", (int)getpid(), n);
+        config = suite_path("config-%d.yaml", (int)getpid());
         configure("%s", rest);
-        DAEMON_START(&test_daemon, suite_path("d-%d-%u", (int)getpid(), n++), "--config", config);
+        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--config", config);
+        client = client_open(&test_daemon);
         model = model_mixed(5, 1 << 18);
 }
 
-static void end(void)
+static void begin_default(void)
 {
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        begin("");
 }
 
 static char *write_model(const char *name)
@@ -57,9 +57,7 @@ static char *write_model(const char *name)
 
 static bool row_is(size_t i, const char *state, uint64_t tries)
 {
-        streamer_client *c = client_open(&test_daemon);
-        const json_t *row = json_at(client_call(c, "status", NULL), format_text("preload.%zu", i));
-        streamer_close(c);
+        const json_t *row = json_at(client_call(client, "status", NULL), format_text("preload.%zu", i));
         return strcmp(json_text(row, "state"), state) == 0 && json_number(row, "tries") >= tries;
 }
 
@@ -98,7 +96,5 @@ static void reload(int code, const char *text)
 
 static void is_served(const char *name)
 {
-        streamer_client *c = client_open(&test_daemon);
-        client_equals(c, name, model);
-        streamer_close(c);
+        client_equals(client, name, model);
 }

@@ -6,21 +6,15 @@
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/wire.h"
 
-static void begin_default(void)
-{
-        begin("");
-}
-
-FIXTURE(.each = {begin_default, end});
+FIXTURE(.each = {begin_default, fixture_stop});
 
 /* ---- reload ---- */
 
 TEST(sighup_applies_added_settings_and_drops_no_model)
 {
         char *first = write_model("first.safetensors"), *second = write_model("second.safetensors");
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, first, "first");
-        streamer_lease *lease = client_attach(c, "first");
+        client_load(client, first, "first");
+        streamer_lease *lease = client_attach(client, "first");
         configure("preload: [{source: %s}]", second);
         hangup();
         await_notify("RELOADING=1\nMONOTONIC_USEC=");
@@ -34,7 +28,6 @@ TEST(sighup_applies_added_settings_and_drops_no_model)
         await_notify("READY=1");
         is_served("second");
         is_served("first");
-        streamer_close(c);
 }
 
 static const struct {
@@ -57,11 +50,9 @@ TEST(a_reload_with_a_wrong_setting_changes_nothing, EACH(bad))
         await_notify("READY=1");
         await_log("reload: refused, the settings stay as they are");
         await_log(bad[_i].what);
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, path, "never");
+        client_load(client, path, "never");
         await_log("never: ready"); /* after all that is said of a load */
         ck_assert_msg(!strstr(file_read(test_daemon.log, NULL), " debug: "), "the level was applied");
-        streamer_close(c);
 }
 
 TEST(removed_settings_are_refused)
@@ -86,9 +77,8 @@ TEST(the_limit_of_waiting_loads_is_reloaded)
         char *first = format_text("%s/first.safetensors", root), *second = format_text("%s/second.safetensors", root);
         model_write(large, first);
         model_write(large, second);
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, first, "first");
-        streamer_lease *lease = client_attach(c, "first");
+        client_load(client, first, "first");
+        streamer_lease *lease = client_attach(client, "first");
         char *text = format_text("roots: [%s]\ndevices: [host=64MiB]\nio: {concurrency: 2, block_size: 1MiB}\n"
                                  "limits: {queued: 0, preload_retry: 20ms, connections_per_uid: 40}\n",
                                  root);
@@ -96,7 +86,6 @@ TEST(the_limit_of_waiting_loads_is_reloaded)
         reload(0, "applied");
         ctl_says(test_daemon.socket, 1, "the limit (limits.queued)", "load", "--wait", second, NULL);
         streamer_detach(lease);
-        streamer_close(c);
 }
 
 TEST(the_logs_level_is_applied)
@@ -104,10 +93,8 @@ TEST(the_logs_level_is_applied)
         char *path = write_model("a.safetensors");
         configure("log: {level: debug}");
         reload(0, "applied");
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, path, "a");
+        client_load(client, path, "a");
         await_log(" debug: ");
-        streamer_close(c);
 }
 
 #define USER 60201
@@ -159,7 +146,7 @@ static void readings_take_turns(unsigned n)
         }
 }
 
-FIXTURE(.each = {NULL, end});
+FIXTURE(.each = {NULL, fixture_stop});
 
 TEST(the_logs_format_stays)
 {

@@ -4,25 +4,22 @@
  */
 #include "tests/integration/preload_fixture.h"
 
+FIXTURE(.each = {begin_default, fixture_stop});
+
 TEST(listed_models_are_loaded_at_start)
 {
-        begin("");
         char *path = write_model("a.safetensors");
         configure("preload:\n  - {source: %s, name: \"first\", pin: true, priority: 700}\n", path);
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
         daemon_start(&test_daemon, (const char *const[]){"--config", config, NULL});
         await_row(0, "ready", 1);
         is_served("first");
-        streamer_client *c = client_open(&test_daemon);
-        ck_assert_uint_eq(json_number(client_show(c, "first"), "priority"), 700);
+        ck_assert_uint_eq(json_number(client_show(client, "first"), "priority"), 700);
         ctl_says(test_daemon.socket, 0, "PRIORITY", "list", NULL);
-        streamer_close(c);
-        end();
 }
 
 TEST(a_failed_preload_is_retried_until_it_is_resident)
 {
-        begin("");
         configure("preload:\n  - {source: %s/late.safetensors}\n", root);
         reload(0, "applied");
         await_row(0, "failed", 3);
@@ -32,12 +29,10 @@ TEST(a_failed_preload_is_retried_until_it_is_resident)
         write_model("late.safetensors");
         await_row(0, "ready", 4);
         is_served("late");
-        end();
 }
 
 TEST(models_without_a_name_have_different_ones)
 {
-        begin("");
         for (int i = 0; i < 2; i++) {
                 mkdir(format_text("%s/%c", root, "ab"[i]), 0755);
                 write_model(i == 0 ? "a/model.safetensors" : "b/model.safetensors");
@@ -46,37 +41,43 @@ TEST(models_without_a_name_have_different_ones)
         hangup();
         await_row(0, "ready", 1);
         await_row(1, "ready", 1);
-        streamer_client *c = client_open(&test_daemon);
-        client_equals(c, "model", model);
-        client_equals(c, "b/model", model);
-        streamer_close(c);
-        end();
+        client_equals(client, "model", model);
+        client_equals(client, "b/model", model);
 }
 
 TEST(the_manager_is_notified_of_missing_models)
 {
-        begin("");
         char *path = write_model("good.safetensors");
         configure("preload:\n  - {source: %s/none.safetensors, name: absent}\n  - {source: %s}\n", root, path);
         hangup();
         await_notify("; preload: 1 of 2 ready, 1 failed (absent)");
         write_model("none.safetensors");
         await_notify("STATUS=2 models resident, 0 leases");
-        end();
 }
+
+TEST(an_unloaded_preload_is_not_reloaded)
+{
+        char *path = write_model("a.safetensors");
+        configure("preload: [{source: %s}]", path);
+        reload(0, "applied");
+        await_row(0, "ready", 1);
+        client_unload(client, "a");
+        reload(0, "applied");
+        await_row(0, "ready", 1);
+        ck_assert_str_eq(client_state(client, "a"), "");
+}
+
+FIXTURE(.each = {NULL, fixture_stop});
 
 TEST(a_secret_in_a_url_is_neither_logged_nor_returned)
 {
         begin("preload: [{source: \"http://127.0.0.1:1/m.safetensors?sig=hidden\"}]");
         await_row(0, "failed", 1);
         await_log("preload: http://127.0.0.1:1/m.safetensors: ");
-        streamer_client *c = client_open(&test_daemon);
         char *reply;
-        ck_assert_int_eq(streamer_call(c, "status", NULL, &reply), 0);
+        ck_assert_int_eq(streamer_call(client, "status", NULL, &reply), 0);
         ck_assert_ptr_null(strstr(reply, "hidden"));
         ck_assert_ptr_null(strstr(file_read(test_daemon.log, NULL), "hidden"));
-        streamer_close(c);
-        end();
 }
 
 TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
@@ -93,21 +94,4 @@ TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
         write_model(snapshot);
         await_row(0, "ready", 1);
         is_served("org/tiny");
-        end();
-}
-
-TEST(an_unloaded_preload_is_not_reloaded)
-{
-        begin("");
-        char *path = write_model("a.safetensors");
-        configure("preload: [{source: %s}]", path);
-        reload(0, "applied");
-        await_row(0, "ready", 1);
-        streamer_client *c = client_open(&test_daemon);
-        client_unload(c, "a");
-        reload(0, "applied");
-        await_row(0, "ready", 1);
-        ck_assert_str_eq(client_state(c, "a"), "");
-        streamer_close(c);
-        end();
 }
