@@ -14,11 +14,10 @@ static bool has_restarted(void)
         return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
 }
 
-FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120);
+FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120, .unavailable = systemd_unavailable);
 
 TEST(a_daemon_that_hangs_is_restarted)
 {
-        BOOTED();
         drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
         SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)");
         AWAIT(has_restarted());
@@ -27,7 +26,6 @@ TEST(a_daemon_that_hangs_is_restarted)
 
 TEST(a_responsive_daemon_is_not_restarted)
 {
-        BOOTED();
         drop_in("WatchdogSec=2s"); /* a busy machine may delay its loop */
         SHELL(0, "systemctl start streamerd");
         /* Signs of life over twice that time, in the manager's own count of time since the last one. */
@@ -107,7 +105,6 @@ static const char *const ends[] = {"restart", "kill -s KILL"};
 
 TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
 {
-        BOOTED();
         load_tiny();
         struct attached a = attach_for_long();
         SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl %s streamerd.service", ends[_i]);
@@ -123,7 +120,6 @@ TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
 
 TEST(stop_does_not_wait_for_clients_and_persists_nothing)
 {
-        BOOTED();
         load_tiny();
         struct attached a = attach();
         SHELL(0, "systemctl stop streamerd.service streamerd.socket");

@@ -11,24 +11,21 @@
 
 /* ---- the files ---- */
 
-FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120);
+FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120, .unavailable = systemd_unavailable);
 
 TEST(the_units_are_valid)
 {
-        BOOTED();
         SHELL(0, "systemd-analyze verify --recursive-errors=yes --man=yes streamerd.service streamerd.socket");
 }
 
 TEST(systemd_analyze_rates_the_exposure_as_low)
 {
-        BOOTED();
         SHELL(0, "systemd-analyze security --offline=true --threshold=25 --no-pager "
                  "/usr/lib/systemd/system/streamerd.service");
 }
 
 TEST(no_privilege_is_requested)
 {
-        BOOTED();
         char *out = SHELL(0, "systemctl show streamerd.service -p OOMScoreAdjust -p LimitRTPRIO -p LimitNICE "
                              "-p AmbientCapabilities -p CapabilityBoundingSet");
         ck_assert_ptr_nonnull(strstr(out, "OOMScoreAdjust=0\n"));
@@ -40,7 +37,6 @@ TEST(no_privilege_is_requested)
 
 TEST(start_is_done_when_the_socket_serves)
 {
-        BOOTED();
         char *out = SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors && "
                              "streamerctl verify tiny && stat -c '%%U %%G %%a' /run/streamerd/streamerd.sock");
         ck_assert_msg(strstr(out, "streamerd streamerd 660") != NULL, "%s", out);
@@ -51,7 +47,6 @@ TEST(start_is_done_when_the_socket_serves)
 
 TEST(an_early_client_is_served_when_the_daemon_is_ready)
 {
-        BOOTED();
         SHELL(0, "systemctl start streamerd.socket");
         ck_assert(has_property("ActiveState", "inactive"));
         SHELL(0, "streamerctl load /srv/models/tiny.safetensors");
@@ -60,7 +55,6 @@ TEST(an_early_client_is_served_when_the_daemon_is_ready)
 
 TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
 {
-        BOOTED();
         SHELL(0, "systemctl start streamerd; setpriv --reuid=nobody --regid=streamerd --clear-groups "
                  "streamerctl load /srv/models/tiny.safetensors");
         SHELL(8, "setpriv --reuid=nobody --regid=nogroup --clear-groups streamerctl list");
@@ -68,7 +62,6 @@ TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
 
 TEST(a_wrong_setting_is_reported_once_and_a_corrected_one_applied)
 {
-        BOOTED();
         SHELL(0, "echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml; ! systemctl start streamerd.service");
         ck_assert(has_property("ExecMainStatus", "2"));
         ck_assert(has_property("NRestarts", "0"));
@@ -88,7 +81,6 @@ static bool serves(const char *name)
 
 TEST(reload_applies_settings_and_drops_no_model)
 {
-        BOOTED();
         settings("");
         SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors");
         char *before = property("MainPID");
@@ -101,7 +93,6 @@ TEST(reload_applies_settings_and_drops_no_model)
 
 TEST(a_refused_reload_fails_with_the_reason)
 {
-        BOOTED();
         SHELL(0, "systemctl start streamerd && echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml && "
                  "! systemctl reload streamerd && streamerctl status");
         ck_assert(has_property("ActiveState", "active"));
@@ -119,7 +110,6 @@ static bool has_applied(void)
 /* The manager shows it as reloading until READY=1. */
 TEST(sighup_leaves_the_service_active)
 {
-        BOOTED();
         settings("");
         SHELL(0, "systemctl start streamerd");
         settings("log: {level: debug}");
@@ -132,7 +122,6 @@ TEST(sighup_leaves_the_service_active)
 
 TEST(a_failed_preload_is_reported_and_the_service_stays_up)
 {
-        BOOTED();
         settings("preload: [{source: /srv/models/absent.safetensors, name: absent}, "
                  "{source: /srv/models/tiny.safetensors}]");
         SHELL(0, "systemctl start streamerd");
@@ -147,7 +136,6 @@ TEST(a_failed_preload_is_reported_and_the_service_stays_up)
 
 TEST(the_journal_has_fields)
 {
-        BOOTED();
         settings("log: {level: debug}");
         SHELL(0,
               "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors --name 'a=b c' && "
@@ -166,7 +154,6 @@ TEST(the_journal_has_fields)
 
 TEST(metrics_are_served_from_inside_the_sandbox)
 {
-        BOOTED();
         settings("metrics: {listen: \"unix:/run/streamerd/metrics.sock\"}");
         SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors");
         SAYS("ready", "curl -sf --unix-socket /run/streamerd/metrics.sock 'http://d/readyz?model=tiny'");
@@ -182,7 +169,6 @@ TEST(metrics_are_served_from_inside_the_sandbox)
 /* LoadCredential= passes it, a setting names it, the web server requires it. */
 TEST(a_credential_of_the_service_opens_a_store)
 {
-        BOOTED();
         if (nginx_unavailable() != NULL)
                 return skip("credential", nginx_unavailable());
         struct nginx nginx;
