@@ -5,12 +5,11 @@
  */
 #pragma once
 
+#include "tests/integration/remote_fixture.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/proxy.h"
-#include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
-#include "tests/lib/suite.h"
 
 #define BLOCKS 12 /* of 1 MiB, as the configuration has it */
 #define CONCURRENCY 8
@@ -113,15 +112,6 @@ static inline void stop_own(streamer_client *c)
 static inline void serves(const char *source)
 {
         client_load_equals(client, source, "m", model);
-}
-
-static inline void refuses(const char *source, int code, const char *text)
-{
-        client_load_fails(client, source, "bad", code, text);
-        if (code == STREAMER_EPERM || code == STREAMER_ENOENT) /* mostly not listed */
-                streamer_unload(client, "bad", 0);
-        else
-                client_unload(client, "bad");
 }
 
 /* Marks the end of the log; later checks read from here. */

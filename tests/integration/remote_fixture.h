@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of the tests of sources: loads, and the error of the last one.
+ * Fixture of the tests of sources: loads that succeed, fail and are verified, and files.
  */
 #pragma once
 
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
-
-static char text[1024]; /* of the last load that failed */
 
 /* Under its default name, which is this one. */
 static inline void load_equals(const char *source, const char *name, const struct model *m)
@@ -19,12 +17,28 @@ static inline void load_equals(const char *source, const char *name, const struc
 
 static inline void assert_fails(const char *source, int code, const char *what)
 {
-        ck_assert_int_eq(client_load_result(client, source, "fails", text), code);
+        client_load_fails(client, source, "fails", code, what);
+        int r = streamer_unload(client, "fails", 0);
+        if (code != STREAMER_EPERM && code != STREAMER_ENOENT) /* mostly not listed */
+                client_ok(client, r, "unload");
+}
+
+/* Loads with a check of the SHA-256, which succeeds. */
+static inline void assert_verified(const char *source, const struct model *m)
+{
+        char text[1024];
+        ck_assert_msg(client_load_sha256(client, source, "verified", text) == 0, "%s", text);
+        client_equals(client, "verified", m);
+        client_unload(client, "verified");
+}
+
+/* Fails because of its SHA-256. */
+static inline void assert_not_verified(const char *source, const char *what)
+{
+        char text[1024];
+        ck_assert_int_eq(client_load_sha256(client, source, "verified", text), STREAMER_EFAILED);
         ck_assert_msg(strstr(text, what) != NULL, "%s", text);
-        if (code == STREAMER_EPERM || code == STREAMER_ENOENT) /* mostly not listed */
-                streamer_unload(client, "fails", 0);
-        else
-                client_unload(client, "fails");
+        client_unload(client, "verified");
 }
 
 /* ---- files beside the weights ---- */

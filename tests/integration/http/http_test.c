@@ -42,7 +42,7 @@ TEST(an_index_whose_shard_is_missing_fails)
 {
         const char *index = "{\"weight_map\": {\"a\": \"gone.safetensors\"}}";
         suite_file("www/broken.safetensors.index.json", index);
-        refuses(url(web.http, "/broken.safetensors.index.json"), STREAMER_EFAILED, "named by the index");
+        assert_fails(url(web.http, "/broken.safetensors.index.json"), STREAMER_EFAILED, "named by the index");
 }
 
 TEST(a_server_without_ranges_is_refused)
@@ -119,17 +119,17 @@ TEST(a_file_that_is_no_model_is_refused, EACH(bad_files))
         const char *name = format_text("%s.safetensors", bad_files[_i].name);
         if (bad_files[_i].contents != NULL)
                 suite_file(format_text("www/%s", name), bad_files[_i].contents);
-        refuses(url(web.http, format_text("/%s", name)), bad_files[_i].code, bad_files[_i].text);
+        assert_fails(url(web.http, format_text("/%s", name)), bad_files[_i].code, bad_files[_i].text);
 }
 
 TEST(plain_http_to_another_host)
 {
-        refuses("http://192.0.2.1/m.safetensors", STREAMER_EPERM, "plain http is refused");
+        assert_fails("http://192.0.2.1/m.safetensors", STREAMER_EPERM, "plain http is refused");
 }
 
 TEST(an_untrusted_certificate_is_refused)
 {
-        refuses(format_text("https://127.0.0.3:%u/m.safetensors", web.https), STREAMER_EFAILED, "");
+        assert_fails(format_text("https://127.0.0.3:%u/m.safetensors", web.https), STREAMER_EFAILED, "");
 }
 
 static const struct {
@@ -160,7 +160,7 @@ TEST(a_refusal_fails_at_once_with_the_servers_message, EACH(statuses))
         proxy_rule(&proxy,
                    &(struct proxy_rule){
                            .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .status = statuses[_i].status, .text = said});
-        refuses(through("/m.safetensors?key=the-secret-query"), statuses[_i].code, "No\\x1b[31m way");
+        assert_fails(through("/m.safetensors?key=the-secret-query"), statuses[_i].code, "No\\x1b[31m way");
         ck_assert_uint_eq(proxy.seen[PROXY_OPENINGS], 1);
         ck_assert_msg(strstr(log_text(), "the-secret-query") == NULL, "%s", log_text());
 }
@@ -177,14 +177,14 @@ TEST(blocks_are_requested_from_the_target_of_a_redirect)
 TEST(a_loop_of_redirects_ends)
 {
         redirect(through("/m.safetensors"));
-        refuses(through("/m.safetensors"), STREAMER_EFAILED, "of more than http.redirects steps");
+        assert_fails(through("/m.safetensors"), STREAMER_EFAILED, "of more than http.redirects steps");
         ck_assert_uint_eq(proxy.seen[PROXY_ALL], 4);
 }
 
 TEST(no_redirect_to_plain_http_on_another_host_is_followed)
 {
         redirect("http://192.0.2.1/m.safetensors");
-        refuses(through("/m.safetensors"), STREAMER_EPERM, "plain http is refused");
+        assert_fails(through("/m.safetensors"), STREAMER_EPERM, "plain http is refused");
 }
 
 TEST(credentials_are_sent_to_their_host_only)
@@ -211,8 +211,8 @@ TEST(a_redirect_drops_the_credentials)
 
 TEST(no_log_line_contains_a_secret)
 {
-        refuses(format_text("http://localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
-        refuses(format_text("http://basic.localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
+        assert_fails(format_text("http://localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
+        assert_fails(format_text("http://basic.localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
         ck_assert_ptr_null(strstr(log_text(), "the-token-of-localhost"));
         ck_assert_ptr_null(strstr(log_text(), "the-password"));
 }

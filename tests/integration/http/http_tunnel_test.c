@@ -123,7 +123,6 @@ TEST(loopback_bypasses_the_proxy)
 TEST(a_proxy_that_refuses)
 {
         answer = "HTTP/1.1 " REFUSES "\r\nContent-Length: 0\r\n\r\n";
-        client_load_fails(client, far_url(), "m", STREAMER_EFAILED, "given up after 2 tries: the proxy answers 403");
-        client_unload(client, "m");
+        assert_fails(far_url(), STREAMER_EFAILED, "given up after 2 tries: the proxy answers 403");
         ck_assert_uint_eq(tunnels, 2);
 }

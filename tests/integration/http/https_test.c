@@ -121,8 +121,7 @@ TEST(a_restarted_server)
 TEST(a_missing_server_is_reported_within_seconds)
 {
         nginx_stop(&front);
-        client_load_fails(client, at(whole, "/m.safetensors"), "m", STREAMER_EFAILED, "given up after 9 tries");
-        client_unload(client, "m");
+        assert_fails(at(whole, "/m.safetensors"), STREAMER_EFAILED, "given up after 9 tries");
 }
 
 /* ---- redirects ---- */
@@ -131,9 +130,8 @@ TEST(a_missing_server_is_reported_within_seconds)
 TEST(no_redirect_from_https_to_http_is_followed)
 {
         redirect(format_text("http://127.0.0.1:%u/insecure.safetensors", web.http));
-        client_load_fails(client, at(whole, "/m.safetensors"), "m", STREAMER_EFAILED,
-                          "a redirect from https to plain http is refused: http://127.0.0.1:");
-        client_unload(client, "m");
+        assert_fails(at(whole, "/m.safetensors"), STREAMER_EFAILED,
+                     "a redirect from https to plain http is refused: http://127.0.0.1:");
         ck_assert_ptr_null(strstr(file_read(format_text("%s/access.log", web.folder), NULL), "insecure"));
 }
 

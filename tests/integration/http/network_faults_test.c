@@ -5,13 +5,11 @@
  *
  *   daemon > [nginx with TLS >] faulty proxy > nginx, whose folder "models" is the bucket of this name, too
  */
-#include "tests/lib/fixture.h"
+#include "tests/integration/remote_fixture.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
 #include "tests/lib/proxy.h"
-#include "tests/lib/suite.h"
 
-#define SECOND UINT64_C(1000000000)
 #define SLOW_DOWN                                                                                                      \
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code><Message>Please reduce your request "   \
         "rate.</Message><RequestId>R1</RequestId></Error>"
@@ -213,14 +211,9 @@ TEST(a_permanent_error_fails_the_load_with_its_name, EACH(lasting))
 TEST(a_byte_that_is_another_is_detected_by_sha256)
 {
         for (unsigned kind = HTTP; kind <= STORE; kind *= 2) {
-                char text[1024];
                 proxy_clear(&proxy);
-                ck_assert_msg(client_load_sha256(client, source_of(kind, ALL), "m", text) == 0, "%s", text);
-                client_equals(client, "m", model);
-                client_unload(client, "m");
+                assert_verified(source_of(kind, ALL), model);
                 proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_CORRUPT, .bytes = 1000});
-                ck_assert_int_eq(client_load_sha256(client, source_of(kind, ALL), "m", text), STREAMER_EFAILED);
-                ck_assert_msg(strstr(text, "SHA-256 differs") != NULL, "%s", text);
-                client_unload(client, "m");
+                assert_not_verified(source_of(kind, ALL), "SHA-256 differs");
         }
 }

@@ -78,7 +78,5 @@ TEST(a_model_of_the_hf_cache_by_its_name)
         load_equals("org/tiny@main", "org/tiny", m);
         load_equals("org/tiny@" REVISION, "org/tiny", m);
         client_load_fails(client, "org/huge", NULL, STREAMER_ENOENT, "huge");
-        ck_assert_msg(client_load_sha256(client, "org/tiny", "good", text) == 0, "%s", text);
-        client_equals(client, "good", m);
-        client_unload(client, "good");
+        assert_verified("org/tiny", m);
 }
