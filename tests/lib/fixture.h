@@ -12,6 +12,8 @@
 
 #include <jansson.h>
 
+#define MIB (UINT64_C(1) << 20)
+
 /* ---- a daemon with one resident model, shared by a group of tests ---- */
 
 /* Set by fixture_begin(): the daemon, its root (a folder), and the model "witness" of about 1 MiB,

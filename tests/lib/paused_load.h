@@ -10,8 +10,6 @@
 
 #define PAUSED_N 16 /* tensors of 1 MiB, "t00" to "t15", read in blocks of 1 MiB */
 #define PAUSED_HALF (PAUSED_N / 2)
-#define MIB (UINT64_C(1) << 20)
-
 struct paused_load {
         struct fuse_file hang; /* reads of the second half are held */
         struct model *model;

@@ -6,7 +6,6 @@
 #include "tests/model/checker_model.h"
 #include "tests/lib/gpu_fixture.h"
 
-#define MIB (UINT64_C(1) << 20)
 #define RING "16MiB"
 
 static const struct {

@@ -8,7 +8,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#define MIB (UINT64_C(1) << 20)
 #define SIZE (20 * MIB)
 
 static uint64_t ring; /* bytes of it, which are pinned, too */

@@ -9,8 +9,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#define MIB (UINT64_C(1) << 20)
-
 /* ---- kinds of pages ---- */
 
 static const char *page_kind_of(const char *name)

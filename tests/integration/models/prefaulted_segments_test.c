@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <sys/mount.h>
 
-#define MIB (UINT64_C(1) << 20)
 #define SPARE (16 * MIB)
 #define BUDGET (40 * MIB)
 /* Of segments: whole huge pages, header and alignment included. */
@@ -145,7 +144,6 @@ TEST(the_default_size_of_prefaulted_memory, EACH(pools))
         client = client_open(&d);
         await_prefaulted(pools[_i].may ? POOL_SHARE : 0);
         ck_assert_int_eq(has_thread(&d), pools[_i].may); /* which has its name by now */
-        streamer_close(client);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
@@ -158,6 +156,5 @@ TEST(shutdown_does_not_wait_for_prefaulting)
         daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
         streamer_client *c = client_open(&d);
         AWAIT(client_device_number(c, "prefaulted") > 0);
-        streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }

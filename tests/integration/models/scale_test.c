@@ -7,8 +7,6 @@
 
 #include <fcntl.h>
 
-#define MIB (UINT64_C(1) << 20)
-
 static size_t tensors(void)
 {
         return suite_short() ? 5000 : 100000;
@@ -47,7 +45,6 @@ TEST(a_model_of_100_000_tensors)
         ck_assert_uint_eq(json_array_size(json_object_get(reply, "tensor_list")), m->n);
         ck_assert_int_eq(client_call_code(client, "verify", "{\"model\":\"many\"}"), 0);
         client_unload(client, "many");
-        streamer_close(client);
 }
 
 /* A folder whose name uses most of the maximum path length. */
@@ -85,7 +82,6 @@ TEST(a_list_longer_than_one_reply_is_complete)
                 streamer_detach(leases[i]);
         client_unload(client, "many");
         client_unload(client, "zebra");
-        streamer_close(client);
 }
 
 /* Attaches, reports it, and keeps the lease until it is killed. */
@@ -125,5 +121,4 @@ TEST(a_thousand_processes_attach_at_once)
         }
         client_wait_leases(client, 0);
         assert_memory();
-        streamer_close(client);
 }
