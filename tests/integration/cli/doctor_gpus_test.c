@@ -25,9 +25,10 @@ static void end(void)
         fixture_stop();
 }
 
+FIXTURE(.each = {begin, end});
+
 TEST(each_gpu_is_described_and_tried)
 {
-        begin();
         doctor_ask();
         ck_assert_msg(doctor_code == 0, "%s", json_dumps(doctor_said, 0));
         doctor_found("ok", "device",
@@ -40,18 +41,59 @@ TEST(each_gpu_is_described_and_tried)
         doctor_found("ok", "memlock", "");
         ck_assert_uint_gt(gpus->copied[0], 0);
         ck_assert_uint_gt(gpus->copied[1], 0);
-        end();
 }
 
 TEST(describing_gpus_creates_no_context)
 {
-        begin();
         json_decref(client_call(client, "doctor", NULL));
         ck_assert_uint_eq(gpus->contexts[0] + gpus->contexts[1], 0);
-        end();
+}
+
+TEST(a_lost_device_fails_and_the_other_passes)
+{
+        struct model *m = model_mixed(1, 1 << 20);
+        /* Creates a context, to be lost. */
+        client_ok(client, load_to(write_model(m, "held.safetensors"), "held", "cuda:0"), "load");
+        gpus->broken[0] = 700;
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("fail", "probe", "cuda:0: loading");
+        doctor_found("ok", "probe", "cuda:1: loaded");
+        gpus->broken[0] = 0;
+        doctor_ask();
+        doctor_found("fail", "device", "out of service");
+        client_ok(client, streamer_unload(client, "held", 0), "unload");
+}
+
+static int doctor_reports_other_user(void)
+{
+        struct ctl result;
+        ctl(&result, test_daemon.socket, "doctor", "--json", NULL);
+        bool told = strstr(result.out, "may not work between the daemon's uid 0 and uid 60111") != NULL;
+        return told ? 0 : STREAMER_EFAILED;
+}
+
+TEST(another_user_than_the_daemons_is_reported)
+{
+        ROOT_ONLY();
+        must(chmod(suite_folder(), 0755));
+        ck_assert_int_eq(run_as(60111, 0, doctor_reports_other_user), 0);
+}
+
+TEST(another_network_namespace_is_reported)
+{
+        if (unshare(CLONE_NEWNET) < 0)
+                SKIP("network namespaces cannot be made here");
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("ok", "namespace", "one PID namespace");
+        doctor_found("warn", "namespace", "cuda:0 uses cuda-ipc, which may not cross network namespaces");
+        doctor_found("ok", "probe", "cuda:0: loaded");
 }
 
 /* ---- misconfigurations ---- */
+
+FIXTURE();
 
 struct variable {
         const char *name, *value;
@@ -113,41 +155,6 @@ TEST(each_misconfiguration_is_found, EACH(cases))
         end();
 }
 
-TEST(a_lost_device_fails_and_the_other_passes)
-{
-        struct model *m = model_mixed(1, 1 << 20);
-        begin();
-        /* Creates a context, to be lost. */
-        client_ok(client, load_to(write_model(m, "held.safetensors"), "held", "cuda:0"), "load");
-        gpus->broken[0] = 700;
-        doctor_ask();
-        ck_assert_int_eq(doctor_code, 1);
-        doctor_found("fail", "probe", "cuda:0: loading");
-        doctor_found("ok", "probe", "cuda:1: loaded");
-        gpus->broken[0] = 0;
-        doctor_ask();
-        doctor_found("fail", "device", "out of service");
-        client_ok(client, streamer_unload(client, "held", 0), "unload");
-        end();
-}
-
-static int doctor_reports_other_user(void)
-{
-        struct ctl result;
-        ctl(&result, test_daemon.socket, "doctor", "--json", NULL);
-        bool told = strstr(result.out, "may not work between the daemon's uid 0 and uid 60111") != NULL;
-        return told ? 0 : STREAMER_EFAILED;
-}
-
-TEST(another_user_than_the_daemons_is_reported)
-{
-        ROOT_ONLY();
-        must(chmod(suite_folder(), 0755));
-        begin();
-        ck_assert_int_eq(run_as(60111, 0, doctor_reports_other_user), 0);
-        end();
-}
-
 /* The daemon in its own PID namespace, below this one: it cannot name processes of this one. */
 TEST(an_invisible_pid_namespace_is_distinguished)
 {
@@ -163,17 +170,4 @@ TEST(an_invisible_pid_namespace_is_distinguished)
         doctor_found("ok", "probe", "cuda:1: loaded");
         end();
         close(ours);
-}
-
-TEST(another_network_namespace_is_reported)
-{
-        begin();
-        if (unshare(CLONE_NEWNET) < 0)
-                SKIP("network namespaces cannot be made here");
-        doctor_ask();
-        ck_assert_int_eq(doctor_code, 0);
-        doctor_found("ok", "namespace", "one PID namespace");
-        doctor_found("warn", "namespace", "cuda:0 uses cuda-ipc, which may not cross network namespaces");
-        doctor_found("ok", "probe", "cuda:0: loaded");
-        end();
 }

@@ -7,10 +7,8 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/doctor_checks.h"
 #include "tests/lib/fake_cuda/state.h"
-#include "tests/lib/suite.h"
+#include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
-
-#include <grp.h>
 
 /* ---- the host ---- */
 
@@ -117,41 +115,21 @@ static void begin_alone(const char *device, const char *root)
         fixture_connect();
 }
 
-FIXTURE();
+FIXTURE(.each = {NULL, fixture_stop});
 
-TEST(without_a_daemon_doctor_examines_the_client_side)
+static int doctor_is_denied(void)
 {
-        setenv("STREAMER_CUDA_LIBRARY", doctor_driver(), 1);
-        daemon_init(&test_daemon, suite_path("none"));
         doctor_ask();
-        ck_assert_int_eq(doctor_code, 4);
-        doctor_found("fail", "daemon", test_daemon.socket);
-        doctor_found("ok", "visible", "1 GPU");
-        setenv("STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
-        doctor_ask();
-        ck_assert_int_eq(doctor_code, 4);
-        doctor_found("warn", "visible", "/nonexistent/libcuda.so.1");
+        doctor_found("fail", "daemon", "Permission denied");
+        return doctor_code == 8 ? 0 : STREAMER_EFAILED;
 }
 
 TEST(a_socket_of_another_group_is_named)
 {
-        int status;
-        if (getuid() != 0)
-                SKIP("only root can change its user");
         begin_alone("host=16MiB", suite_folder());
+        ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                must(setgroups(0, NULL));
-                must(setresgid(65534, 65534, 65534));
-                must(setresuid(65534, 65534, 65534));
-                doctor_ask();
-                doctor_found("fail", "daemon", "Permission denied");
-                _exit(doctor_code);
-        }
-        must(waitpid(pid, &status, 0));
-        ck_assert_int_eq(WEXITSTATUS(status), 8);
-        fixture_stop();
+        ck_assert_int_eq(run_as(65534, 65534, doctor_is_denied), 0);
 }
 
 TEST(a_state_that_cannot_be_written_fails)
@@ -171,7 +149,6 @@ TEST(a_state_that_cannot_be_written_fails)
                 doctor_ask();
         while (doctor_code != 0 && clock_ns() < end);
         doctor_found("ok", "state", "written");
-        fixture_stop();
 }
 
 TEST(a_full_device_is_a_warning)
@@ -181,7 +158,6 @@ TEST(a_full_device_is_a_warning)
         ck_assert_int_eq(doctor_code, 0);
         doctor_found("warn", "probe", "does not fit");
         doctor_check_no_leak(client, 0);
-        fixture_stop();
 }
 
 TEST(a_root_without_files_is_a_warning)
@@ -192,7 +168,6 @@ TEST(a_root_without_files_is_a_warning)
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);
         doctor_found("warn", "root", "no file");
-        fixture_stop();
 }
 
 TEST(a_removed_root_fails)
@@ -203,7 +178,6 @@ TEST(a_removed_root_fails)
         must(rmdir(gone));
         doctor_ask();
         doctor_found("warn", "root", gone); /* an empty read-only folder */
-        fixture_stop();
 }
 
 /* A daemon without a configured GPU, on a machine with the runtime. */
@@ -229,7 +203,22 @@ TEST(unused_cuda_is_described, EACH(runtimes))
         ck_assert_int_eq(doctor_code, 0);
         for (size_t i = 0; i < 2; i++)
                 doctor_found("ok", "cuda", runtimes[_i].says[i]);
-        fixture_stop();
+}
+
+FIXTURE();
+
+TEST(without_a_daemon_doctor_examines_the_client_side)
+{
+        setenv("STREAMER_CUDA_LIBRARY", doctor_driver(), 1);
+        daemon_init(&test_daemon, suite_path("none"));
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 4);
+        doctor_found("fail", "daemon", test_daemon.socket);
+        doctor_found("ok", "visible", "1 GPU");
+        setenv("STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 4);
+        doctor_found("warn", "visible", "/nonexistent/libcuda.so.1");
 }
 
 static void without_openat2(void)
