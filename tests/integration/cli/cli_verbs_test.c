@@ -58,49 +58,7 @@ TEST(a_failed_verb_sets_the_exit_code_and_the_others_run)
         RUN(0, "rm", "a");
 }
 
-/* ---- memory ---- */
-
-static void begin_small(void)
-{
-        fixture_begin((const char *const[]){"--device", "host=16MiB", NULL});
-}
-
-FIXTURE(.all = {begin_small, fixture_end});
-
-/* --wait is a synonym. */
-TEST(load_waits_for_memory)
-{
-        streamer_client *c = client_open(&test_daemon);
-        const char *b = fixture_write(model_mixed(2, 9 << 20), "b.safetensors");
-        client_load(c, fixture_write(model_mixed(1, 9 << 20), "a.safetensors"), "a");
-        streamer_lease *lease = client_attach(c, "a");
-        RUN(7, "load", b);
-        RUN(5, "load", b, "--queue", "--timeout", "0.1");
-        RUN(5, "load", b, "--wait", "--timeout", "0.1");
-        streamer_detach(lease);
-        RUN(0, "wait", "b", "--timeout", "60"); /* a is evicted */
-        RUN(0, "rm", "b");
-        streamer_close(c);
-}
-
-FIXTURE(.all = {fixture_begin_default, fixture_end});
-
-TEST(keep_alive_unloads_a_model_without_leases)
-{
-        const char *a = write_model("a.safetensors", 1);
-        RUN(0, "load", a);
-        ck_assert_str_eq(RUN(0, "keep-alive", "a", "2h").out, "a  keep-alive 2h0m\n");
-        struct ctl r = RUN(0, "list");
-        ck_assert(has(&r, "1h59m") || has(&r, "2h0m"));
-        ck_assert_str_eq(RUN(0, "keep-alive", "a", "default").out, "a  keep-alive none\n");
-        RUN(0, "keep-alive", "a", "10ms");
-        RUN(0, "wait", "a", "--for=unloaded");
-        RUN(3, "keep-alive", "a", "10ms");
-}
-
 /* ---- names ---- */
-
-FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(aliases_and_names_only)
 {
@@ -138,7 +96,6 @@ TEST(a_path_that_exists_takes_precedence_over_the_cache)
         ck_assert_str_eq(client_state(c, "name"), "ready");
         client_unload(c, "name");
         client_load_fails(c, "org/other", NULL, STREAMER_ENOENT, "no-cache");
-        streamer_close(c);
 }
 
 static void no_row(const char *source, const char *name, int code)
@@ -156,6 +113,96 @@ TEST(a_refused_source_adds_no_row)
         no_row("http://192.0.2.1/remote.safetensors", "remote", 8);
         must(symlink("/etc/passwd", fixture_path("link.safetensors")));
         no_row(fixture_path("link.safetensors"), "link", 1);
+}
+
+/* ---- leases ---- */
+
+TEST(ps_takes_models_and_the_ids_that_it_prints)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *first = client_attach(c, "witness"), *second = client_attach(c, "witness");
+        char *ids = strdup(RUN(0, "ps", "-q").out), *next = strchr(ids, '\n') + 1;
+        next[-1] = next[strlen(next) - 1] = '\0';
+        json_t *ps = JSON("ps", next, "--json");
+        ck_assert_uint_eq(json_array_size(json_at(ps, "leases")), 1);
+        ck_assert_int_eq((int)json_number(ps, "leases.0.id"), atoi(next));
+        ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "witness", "--json"), "leases")), 2);
+        ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "nobody", "--json"), "leases")), 0);
+        RUN(3, "ps", "999999");
+        streamer_detach(first);
+        streamer_detach(second);
+        client_wait_leases(c, 0);
+}
+
+TEST(run_holds_a_lease_and_exits_as_the_command)
+{
+        char digest[33];
+        model_digest(fixture_witness, digest);
+        char *script = format_text("test \"$STREAMER_MODEL\" = witness && test \"$STREAMER_DIGEST\" = %s && "
+                                   "'%s' --socket '%s' ps -q witness && exit 7",
+                                   digest, build_path("streamerctl"), test_daemon.socket);
+        struct ctl r;
+        ctl(&r, test_daemon.socket, "run", "witness", "--", "sh", "-c", script, NULL);
+        ck_assert_msg(r.code == 7, "%d: %s", r.code, r.err);
+        ck_assert_ptr_nonnull(strchr(r.out, '\n')); /* one lease */
+        ck_assert_ptr_eq(strchr(r.out, '\n'), r.out + r.out_size - 1);
+        ctl(&r, test_daemon.socket, "run", "witness", "--", "sh", "-c", "kill -KILL $$", NULL);
+        ck_assert_int_eq(r.code, 137);
+        streamer_client *c = client_open(&test_daemon);
+        client_wait_leases(c, 0);
+}
+
+/* SIGTERM to streamerctl alone reaches the command. */
+TEST(run_passes_signals_on)
+{
+        struct ctl_running running;
+        struct ctl r;
+        char *ready = suite_path("ready"),
+             *script = format_text("trap 'exit 9' TERM; : >'%s'; while :; do sleep 0.01; done", ready);
+        ctl_start(&running, test_daemon.socket,
+                  (const char *const[]){"run", "witness", "--", "sh", "-c", script, NULL});
+        while (access(ready, F_OK) != 0)
+                poll(NULL, 0, 5);
+        kill(running.pid, SIGTERM);
+        ctl_finish(&running, &r);
+        ck_assert_int_eq(r.code, 9);
+}
+
+TEST(keep_alive_unloads_a_model_without_leases)
+{
+        const char *a = write_model("a.safetensors", 1);
+        RUN(0, "load", a);
+        ck_assert_str_eq(RUN(0, "keep-alive", "a", "2h").out, "a  keep-alive 2h0m\n");
+        struct ctl r = RUN(0, "list");
+        ck_assert(has(&r, "1h59m") || has(&r, "2h0m"));
+        ck_assert_str_eq(RUN(0, "keep-alive", "a", "default").out, "a  keep-alive none\n");
+        RUN(0, "keep-alive", "a", "10ms");
+        RUN(0, "wait", "a", "--for=unloaded");
+        RUN(3, "keep-alive", "a", "10ms");
+}
+
+/* ---- memory ---- */
+
+static void begin_small(void)
+{
+        fixture_begin((const char *const[]){"--device", "host=16MiB", NULL});
+}
+
+FIXTURE(.all = {begin_small, fixture_end});
+
+/* --wait is a synonym. */
+TEST(load_waits_for_memory)
+{
+        streamer_client *c = client_open(&test_daemon);
+        const char *b = fixture_write(model_mixed(2, 9 << 20), "b.safetensors");
+        client_load(c, fixture_write(model_mixed(1, 9 << 20), "a.safetensors"), "a");
+        streamer_lease *lease = client_attach(c, "a");
+        RUN(7, "load", b);
+        RUN(5, "load", b, "--queue", "--timeout", "0.1");
+        RUN(5, "load", b, "--wait", "--timeout", "0.1");
+        streamer_detach(lease);
+        RUN(0, "wait", "b", "--timeout", "60"); /* a is evicted */
+        RUN(0, "rm", "b");
 }
 
 /* ---- configuration ---- */
@@ -202,61 +249,4 @@ TEST(config_prints_each_value_with_its_origin)
         setting_is("preload", "0", "default", "");
         setting_is("hf.token", "(redacted)", "file", file); /* until a restart */
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-}
-
-/* ---- leases ---- */
-
-FIXTURE(.all = {fixture_begin_default, fixture_end});
-
-TEST(ps_takes_models_and_the_ids_that_it_prints)
-{
-        streamer_client *c = client_open(&test_daemon);
-        streamer_lease *first = client_attach(c, "witness"), *second = client_attach(c, "witness");
-        char *ids = strdup(RUN(0, "ps", "-q").out), *next = strchr(ids, '\n') + 1;
-        next[-1] = next[strlen(next) - 1] = '\0';
-        json_t *ps = JSON("ps", next, "--json");
-        ck_assert_uint_eq(json_array_size(json_at(ps, "leases")), 1);
-        ck_assert_int_eq((int)json_number(ps, "leases.0.id"), atoi(next));
-        ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "witness", "--json"), "leases")), 2);
-        ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "nobody", "--json"), "leases")), 0);
-        RUN(3, "ps", "999999");
-        streamer_detach(first);
-        streamer_detach(second);
-        client_wait_leases(c, 0);
-        streamer_close(c);
-}
-
-TEST(run_holds_a_lease_and_exits_as_the_command)
-{
-        char digest[33];
-        model_digest(fixture_witness, digest);
-        char *script = format_text("test \"$STREAMER_MODEL\" = witness && test \"$STREAMER_DIGEST\" = %s && "
-                                   "'%s' --socket '%s' ps -q witness && exit 7",
-                                   digest, build_path("streamerctl"), test_daemon.socket);
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "run", "witness", "--", "sh", "-c", script, NULL);
-        ck_assert_msg(r.code == 7, "%d: %s", r.code, r.err);
-        ck_assert_ptr_nonnull(strchr(r.out, '\n')); /* one lease */
-        ck_assert_ptr_eq(strchr(r.out, '\n'), r.out + r.out_size - 1);
-        ctl(&r, test_daemon.socket, "run", "witness", "--", "sh", "-c", "kill -KILL $$", NULL);
-        ck_assert_int_eq(r.code, 137);
-        streamer_client *c = client_open(&test_daemon);
-        client_wait_leases(c, 0);
-        streamer_close(c);
-}
-
-/* SIGTERM to streamerctl alone reaches the command. */
-TEST(run_passes_signals_on)
-{
-        struct ctl_running running;
-        struct ctl r;
-        char *ready = suite_path("ready"),
-             *script = format_text("trap 'exit 9' TERM; : >'%s'; while :; do sleep 0.01; done", ready);
-        ctl_start(&running, test_daemon.socket,
-                  (const char *const[]){"run", "witness", "--", "sh", "-c", script, NULL});
-        while (access(ready, F_OK) != 0)
-                poll(NULL, 0, 5);
-        kill(running.pid, SIGTERM);
-        ctl_finish(&running, &r);
-        ck_assert_int_eq(r.code, 9);
 }

@@ -73,30 +73,6 @@ TEST(a_reply_whose_descriptors_are_lost_fails_alone, .to = 2)
         client_unload(client, "lost");
 }
 
-FIXTURE(.first = machine_settings_lock);
-
-TEST(hugetlb_pages_are_mapped_for_reading_alone)
-{
-        struct model *m = model_mixed(84, 2 << 20);
-        if (!hugepages_allow(64 << 20))
-                SKIP("vm.nr_overcommit_hugepages cannot be set");
-        fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
-        fixture_connect();
-        streamer_lease *lease =
-                open_model(fixture_write(m, "huge.safetensors"), NULL, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE);
-        json_t *list = client_call(client, "list", NULL);
-        bool huge = strcmp(json_text(list, "models.0.devices.0.page_kind"), "hugetlb") == 0;
-        ck_assert_int_eq(streamer_lease_writable(lease), !huge);
-        lease_equals(lease, m);
-        streamer_detach(lease);
-        streamer_close(client);
-        fixture_end();
-        if (!huge)
-                SKIP("vm.nr_overcommit_hugepages cannot be set");
-}
-
-FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
-
 TEST(the_lease_is_of_the_new_generation_while_the_old_one_serves)
 {
         struct model *old = model_mixed(81, 2 << 20), *new = model_mixed(82, 2 << 20);
@@ -225,4 +201,28 @@ TEST(a_load_that_is_cancelled_ends_the_open)
         ck_assert_int_eq(streamer_op_lease(op, 20000, &lease), STREAMER_ECANCELED);
         ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
         fuse_file_release(&paused.hang);
+}
+
+/* ---- huge pages ---- */
+
+FIXTURE(.first = machine_settings_lock);
+
+TEST(hugetlb_pages_are_mapped_for_reading_alone)
+{
+        struct model *m = model_mixed(84, 2 << 20);
+        if (!hugepages_allow(64 << 20))
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
+        fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
+        fixture_connect();
+        streamer_lease *lease =
+                open_model(fixture_write(m, "huge.safetensors"), NULL, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE);
+        json_t *list = client_call(client, "list", NULL);
+        bool huge = strcmp(json_text(list, "models.0.devices.0.page_kind"), "hugetlb") == 0;
+        ck_assert_int_eq(streamer_lease_writable(lease), !huge);
+        lease_equals(lease, m);
+        streamer_detach(lease);
+        streamer_close(client);
+        fixture_end();
+        if (!huge)
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
 }

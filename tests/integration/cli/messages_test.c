@@ -61,6 +61,17 @@ TEST(the_wide_list_has_the_reason_of_a_failure)
         SAYS(0, "draining", "help", "list");
 }
 
+TEST(a_reader_that_closes_the_pipe_ends_it_silently)
+{
+        char *said, *ctl = format_text("%s --socket %s", build_path("streamerctl"), test_daemon.socket);
+        ck_assert_int_eq(shell(&said,
+                               "%s cat witness \"$(%s show witness --tensors -q | head -1)\" 2>%s | head -c 1 "
+                               ">/dev/null; cat %s",
+                               ctl, ctl, suite_path("err"), suite_path("err")),
+                         0);
+        ck_assert_str_eq(said, "");
+}
+
 /* ---- sources that are not found ---- */
 
 static void open_fails(const char *source, const char *text)
@@ -68,7 +79,6 @@ static void open_fails(const char *source, const char *text)
         streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
         client_fails(c, streamer_open(c, source, NULL, &lease), STREAMER_ENOENT, text);
-        streamer_close(c);
 }
 
 TEST(an_open_says_what_was_looked_for)
@@ -113,21 +123,6 @@ TEST(version_without_a_daemon_is_the_programs)
         ck_assert_int_eq(r.code, 4);
         ck_assert_str_eq(r.out, "{\"schema\":1,\"streamerctl\":\"" STREAMERD_VERSION "\"}\n");
 }
-
-FIXTURE(.all = {fixture_begin_default, fixture_end});
-
-TEST(a_reader_that_closes_the_pipe_ends_it_silently)
-{
-        char *said, *ctl = format_text("%s --socket %s", build_path("streamerctl"), test_daemon.socket);
-        ck_assert_int_eq(shell(&said,
-                               "%s cat witness \"$(%s show witness --tensors -q | head -1)\" 2>%s | head -c 1 "
-                               ">/dev/null; cat %s",
-                               ctl, ctl, suite_path("err"), suite_path("err")),
-                         0);
-        ck_assert_str_eq(said, "");
-}
-
-FIXTURE();
 
 TEST(a_stopped_daemon_is_named_within_the_timeout)
 {

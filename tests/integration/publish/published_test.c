@@ -249,7 +249,6 @@ TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
         json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
         streamer_detach(other);
         streamer_detach(lease);
-        streamer_close(reader);
 }
 
 /* A child has inherited the writable mapping. */
@@ -276,32 +275,7 @@ TEST(a_writable_mapping_that_remains_refuses_the_commit)
         streamer_detach(publish_model(client, &opts, 1));
 }
 
-/* ---- memory that stays writable ---- */
-
-FIXTURE(.each = {NULL, daemon_end});
-
-/* _i 1: where configured. */
-TEST(cuda_ipc_is_refused_unless_configured, .to = 2)
-{
-        streamer_found found = STREAMER_FOUND_INIT;
-        streamer_publication *claim;
-        begin(_i == 0 ? "" : "publish: {cuda_ipc: true}\n");
-        streamer_client *c = client_open(&test_daemon);
-        opts = options("tiny");
-        json_decref(find(c, &opts, "absent", NULL));
-        if (_i == 0 && daemon_on_gpu()) {
-                fails(c, STREAMER_EUNSUPPORTED, "publish.cuda_ipc", streamer_publish_find(c, &opts, &found, &claim));
-                return;
-        }
-        streamer_lease *lease = publish_model(c, &opts, 1);
-        check_model(c, lease, 1);
-        streamer_detach(lease);
-        streamer_detach(attach_model(c, &opts, 1));
-}
-
 /* ---- memory ---- */
-
-FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(memory_is_charged_from_the_beginning)
 {
@@ -333,7 +307,6 @@ TEST(an_attach_waits_for_the_commit)
         check_model(reader, other, 1);
         streamer_detach(other);
         streamer_detach(lease);
-        streamer_close(reader);
 }
 
 TEST(cancel_ends_a_publication)
@@ -392,7 +365,6 @@ TEST(another_client_waits_for_the_claim, .to = 4)
         ck_assert((w.claim == NULL) == (commits || w.searches));
         streamer_publish_abort(w.claim);
         streamer_detach(lease);
-        streamer_close(w.client);
 }
 
 /* More than a user's requests that workers answer at once: they hold none of these places while they wait. */
@@ -439,34 +411,9 @@ TEST(the_wait_for_a_claim_has_an_end)
         await_request(client);
         opts.flags = 0;
         streamer_publish_abort(claim_of(other, &opts, "absent"));
-        streamer_close(other);
-}
-
-FIXTURE(.outer = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
-
-/* Nothing of them is left when the daemon ends; its log says why. */
-TEST(the_daemon_ends_with_claims_and_waiting_clients)
-{
-        struct waiter w = {.client = client_open(&test_daemon)};
-        pthread_t thread;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        opts.timeout_ms = -1;
-        must(-pthread_create(&thread, NULL, wait_for_claim, &w));
-        await_request(w.client);
-        fill_storages(client, p, 1);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        ck_assert(log_wait_for(test_daemon.log, " was not published: the daemon ends"));
-        must(-pthread_join(thread, NULL));
-        ck_assert_int_ne(w.result, 0);
-        streamer_publish_abort(p);
-        streamer_close(w.client);
-        begin_dirty();
-        client_wait_leases(client, 0);
 }
 
 /* ---- misuse ---- */
-
-FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(calls_in_the_wrong_order_are_refused)
 {
@@ -657,7 +604,6 @@ TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
         wire_call(of_claim(VERB_publish_abort, 0), NULL);
         ck_assert(wire_request(&other, &wait));
         ck_assert(object_str_eq(wire_next(&other), "state", "absent"));
-        wire_close(&other);
 }
 
 TEST(a_claim_is_valid_on_its_connection_only)
@@ -808,4 +754,51 @@ TEST(a_segment_that_cannot_be_sent_is_refused_and_may_be_requested_later)
         ok(client, streamer_unload(client, "loaded", 0));
         wire_call(detach, NULL);
         close_wire();
+}
+
+/* ---- a daemon that ends ---- */
+
+FIXTURE(.outer = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
+
+/* Nothing of them is left when the daemon ends; its log says why. */
+TEST(the_daemon_ends_with_claims_and_waiting_clients)
+{
+        struct waiter w = {.client = client_open(&test_daemon)};
+        pthread_t thread;
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        opts.timeout_ms = -1;
+        must(-pthread_create(&thread, NULL, wait_for_claim, &w));
+        await_request(w.client);
+        fill_storages(client, p, 1);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        ck_assert(log_wait_for(test_daemon.log, " was not published: the daemon ends"));
+        must(-pthread_join(thread, NULL));
+        ck_assert_int_ne(w.result, 0);
+        streamer_publish_abort(p);
+        begin_dirty();
+        client_wait_leases(client, 0);
+}
+
+/* ---- memory that stays writable ---- */
+
+FIXTURE(.each = {NULL, daemon_end});
+
+/* _i 1: where configured. */
+TEST(cuda_ipc_is_refused_unless_configured, .to = 2)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        streamer_publication *publication;
+        begin(_i == 0 ? "" : "publish: {cuda_ipc: true}\n");
+        streamer_client *c = client_open(&test_daemon);
+        opts = options("tiny");
+        json_decref(find(c, &opts, "absent", NULL));
+        if (_i == 0 && daemon_on_gpu()) {
+                fails(c, STREAMER_EUNSUPPORTED, "publish.cuda_ipc",
+                      streamer_publish_find(c, &opts, &found, &publication));
+                return;
+        }
+        streamer_lease *lease = publish_model(c, &opts, 1);
+        check_model(c, lease, 1);
+        streamer_detach(lease);
+        streamer_detach(attach_model(c, &opts, 1));
 }

@@ -117,26 +117,6 @@ TEST(a_lease_of_a_model_that_did_not_survive_is_lost)
         check_lost(lease);
 }
 
-FIXTURE();
-
-/* Loop test: nothing has its name then, or another model. */
-TEST(a_lease_is_lost_without_a_store, .to = 2)
-{
-        managed_begin_sized(0);
-        ck_assert(log_wait_for(managed.m.d.log, "fd store: none"));
-        client_load(client, managed_file(), "m");
-        streamer_lease *lease = client_attach(client, "m");
-        managed_restart(1);
-        ck_assert_str_eq(client_state(client, "m"), "");
-        ck_assert_uint_eq(managed.m.dropped, 0);
-        if (_i == 1)
-                client_load(client, managed_file(), "m"); /* the same bytes, generation 1 again */
-        check_lost(lease);
-        managed_end();
-}
-
-FIXTURE(.each = {managed_begin, managed_end});
-
 /* ---- accounts ---- */
 
 static uint64_t holds(const char *what)
@@ -172,7 +152,6 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
         client_wait_used(client, 0);
         ck_assert_uint_eq(holds("bytes"), 0);
         ck_assert_uint_eq(holds("leases"), 0);
-        streamer_close(before);
 }
 
 /* Of the group of the socket, and nothing of the model is its but a further name. */
@@ -316,4 +295,24 @@ TEST(a_token_is_of_no_use_to_another_user)
         must(chmod(suite_folder(), 0755));
         ck_assert_int_eq(run_as(PERSON, 0, is_denied), 0); /* of the socket's group */
         ck_assert_uint_eq(client_leases(client), 1);
+}
+
+/* ---- no store ---- */
+
+FIXTURE();
+
+/* Loop test: nothing has its name then, or another model. */
+TEST(a_lease_is_lost_without_a_store, .to = 2)
+{
+        managed_begin_sized(0);
+        ck_assert(log_wait_for(managed.m.d.log, "fd store: none"));
+        client_load(client, managed_file(), "m");
+        streamer_lease *lease = client_attach(client, "m");
+        managed_restart(1);
+        ck_assert_str_eq(client_state(client, "m"), "");
+        ck_assert_uint_eq(managed.m.dropped, 0);
+        if (_i == 1)
+                client_load(client, managed_file(), "m"); /* the same bytes, generation 1 again */
+        check_lost(lease);
+        managed_end();
 }

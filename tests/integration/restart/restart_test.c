@@ -51,7 +51,6 @@ TEST(an_unload_waits_until_the_manager_has_closed_the_memory)
         pthread_mutex_unlock(&managed.m.mutex);
         wire_read_ok(&w);
         ck_assert_uint_eq(client_used(client), 0);
-        wire_close(&w);
 }
 
 /* ---- incomplete sets ---- */
@@ -198,42 +197,6 @@ TEST(a_model_of_a_removed_device_is_dropped)
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
-/* ---- the store's size ---- */
-
-FIXTURE();
-
-static char *write_as(const struct model *model, const char *name)
-{
-        char *path = suite_path("root/%s.safetensors", name);
-        model_write(model, path);
-        return path;
-}
-
-/* The model that was loaded first and stored last took a name from one that was stored with that name. */
-TEST(a_lost_name_is_not_restored, .to = 2)
-{
-        struct model *large = model_mixed(74, 1 << 20), *empty = model_new(75);
-        managed_begin_sized(4); /* the journal, and two of these three, of which the second waits for a free entry */
-        managed_load("filler");
-        char *path = write_as(large, "large");
-        client_load(client, path, "x");
-        ck_assert(log_wait_for(managed.m.d.log, "raise FileDescriptorStoreMax="));
-        ck_assert(log_wait_for(managed.m.d.log, "x: will not survive a restart"));
-        char *other = write_as(empty, "empty");
-        client_load(client, other, "m");
-        manager_wait(&managed.m, MANAGED_MODELS "2.", 1);
-        client_load(client, other, "z");
-        client_load(client, path, "m");
-        client_unload(client, "filler");
-        manager_wait(&managed.m, MANAGED_MODELS "3.", 2);
-        ck_assert_uint_eq(managed.m.dropped, 0);
-        managed_restart_and_reconnect(_i);
-        client_equals(client, "m", large);
-        client_equals(client, "x", large);
-        client_equals(client, "z", empty);
-        managed_end();
-}
-
 /* ---- a full journal ---- */
 
 #define NO_MODEL 999999
@@ -257,8 +220,6 @@ static bool is_in_journal(struct journal *book, const char *name)
                         return true;
         return false;
 }
-
-FIXTURE(.each = {managed_begin, managed_end});
 
 /* A name without a row serves, but survives only if a row is freed before. _i & 1: over a crash; _i & 2: another name
  * is removed. */
@@ -332,4 +293,40 @@ TEST(a_name_keeps_its_owner, .to = 2)
         ck_assert_int_eq(model_call_as(GUEST, "unload", "further", NULL), 0);
         ck_assert_int_eq(model_call_as(OWNER, "unload", "owned", NULL), 0);
         client_wait_used(client, 0);
+}
+
+/* ---- the store's size ---- */
+
+FIXTURE();
+
+static char *write_as(const struct model *model, const char *name)
+{
+        char *path = suite_path("root/%s.safetensors", name);
+        model_write(model, path);
+        return path;
+}
+
+/* The model that was loaded first and stored last took a name from one that was stored with that name. */
+TEST(a_lost_name_is_not_restored, .to = 2)
+{
+        struct model *large = model_mixed(74, 1 << 20), *empty = model_new(75);
+        managed_begin_sized(4); /* the journal, and two of these three, of which the second waits for a free entry */
+        managed_load("filler");
+        char *path = write_as(large, "large");
+        client_load(client, path, "x");
+        ck_assert(log_wait_for(managed.m.d.log, "raise FileDescriptorStoreMax="));
+        ck_assert(log_wait_for(managed.m.d.log, "x: will not survive a restart"));
+        char *other = write_as(empty, "empty");
+        client_load(client, other, "m");
+        manager_wait(&managed.m, MANAGED_MODELS "2.", 1);
+        client_load(client, other, "z");
+        client_load(client, path, "m");
+        client_unload(client, "filler");
+        manager_wait(&managed.m, MANAGED_MODELS "3.", 2);
+        ck_assert_uint_eq(managed.m.dropped, 0);
+        managed_restart_and_reconnect(_i);
+        client_equals(client, "m", large);
+        client_equals(client, "x", large);
+        client_equals(client, "z", empty);
+        managed_end();
 }

@@ -136,11 +136,10 @@ static void start_own(void)
         daemon_start_simple(&d, suite_path("d-own"), suite_path("own"), "64MiB");
 }
 
-FIXTURE();
+FIXTURE(.each = {start_own, NULL});
 
 TEST(a_daemon_killed_is_noticed_and_maps_stay_valid)
 {
-        start_own();
         streamer_client *c = client_open(&d);
         client_load(c, suite_path("own/m.safetensors"), "m");
         streamer_lease *lease = client_attach(c, "m");
@@ -150,14 +149,11 @@ TEST(a_daemon_killed_is_noticed_and_maps_stay_valid)
         ck_assert_int_eq(streamer_process(c), 1);
         lease_equals(lease, model);
         ck_assert_int_eq(client_call_code(c, "ping", NULL), STREAMER_EUNREACHABLE);
-        streamer_detach(lease);
-        streamer_close(c);
 }
 
 TEST(a_stale_socket_is_replaced)
 {
         struct stat st;
-        start_own();
         daemon_kill(&d);
         ck_assert_int_eq(access(d.socket, F_OK), 0);
         daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("own"), NULL});
@@ -171,7 +167,6 @@ TEST(a_stale_socket_is_replaced)
 TEST(a_second_daemon_on_the_same_socket_is_refused)
 {
         struct daemon second;
-        start_own();
         daemon_init(&second, suite_path("d-second"));
         memcpy(second.socket, d.socket, sizeof(d.socket));
         ck_assert_int_eq(
@@ -180,6 +175,20 @@ TEST(a_second_daemon_on_the_same_socket_is_refused)
         streamer_close(client_open(&d));
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
+
+TEST(sigterm_notifies_clients_and_removes_the_socket)
+{
+        char *event = NULL;
+        streamer_client *c = client_open(&d);
+        client_call(c, "subscribe", NULL);
+        daemon_terminate(&d);
+        client_ok(c, streamer_event_next(c, 20000, &event), "event");
+        ck_assert_msg(strstr(event, "shutdown") != NULL, "%s", event);
+        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
+        ck_assert_int_ne(access(d.socket, F_OK), 0);
+}
+
+FIXTURE();
 
 TEST(of_several_daemons_started_at_once_one_serves)
 {
@@ -219,7 +228,6 @@ TEST(a_daemon_without_standard_descriptors)
         daemon_before = NULL;
         streamer_client *c = client_open(&d);
         client_load(c, suite_path("own/m.safetensors"), "m");
-        streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
@@ -239,20 +247,6 @@ TEST(without_flags_and_a_file_the_daemon_exits)
                 SKIP("this machine has its own configuration");
         daemon_init(&d, suite_path("d-usage"));
         ck_assert_int_eq(daemon_run(&d, (const char *const[]){NULL}), 2);
-}
-
-TEST(sigterm_notifies_clients_and_removes_the_socket)
-{
-        char *event = NULL;
-        start_own();
-        streamer_client *c = client_open(&d);
-        client_call(c, "subscribe", NULL);
-        daemon_terminate(&d);
-        client_ok(c, streamer_event_next(c, 20000, &event), "event");
-        ck_assert_msg(strstr(event, "shutdown") != NULL, "%s", event);
-        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
-        ck_assert_int_ne(access(d.socket, F_OK), 0);
-        streamer_close(c);
 }
 
 /* Whether its read returns or not. */

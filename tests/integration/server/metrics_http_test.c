@@ -262,6 +262,22 @@ TEST(slow_clients_are_disconnected, .slow = true)
                 close(slow[i]);
 }
 
+/* ---- listen address ---- */
+
+TEST(an_address_in_use_fails_the_start)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("taken"));
+        ck_assert_int_eq(daemon_run(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(),
+                                                              "--metrics-listen", metrics_address, NULL}),
+                         1);
+        char *said = file_read(d.log, NULL);
+        ck_assert_msg(strstr(said, "metrics: another process serves it") != NULL, "%s", said);
+        ck_assert_int_eq(daemon_run(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(),
+                                                              "--metrics-listen", "0.0.0.0:0", NULL}),
+                         2);
+}
+
 /* ---- while a load is held ---- */
 
 FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
@@ -273,8 +289,6 @@ TEST(metrics_are_served_during_a_held_load)
         ck_assert_double_eq(client_metric(client, "streamerd_models{state=\"loading\"}"), 1);
         ck_assert_double_ge(client_metric(client, "streamerd_blocks_in_flight"), 1);
 }
-
-/* ---- listen address ---- */
 
 FIXTURE();
 
@@ -294,20 +308,4 @@ TEST(a_port_of_this_machine_is_served_and_logged)
         http_exchange_request(&v, at, "GET", "/readyz");
         ck_assert_int_eq(v.status, 200);
         ck_assert_int_eq(daemon_stop(&d), 0);
-}
-
-FIXTURE(.all = {begin, fixture_end});
-
-TEST(an_address_in_use_fails_the_start)
-{
-        struct daemon d;
-        daemon_init(&d, suite_path("taken"));
-        ck_assert_int_eq(daemon_run(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(),
-                                                              "--metrics-listen", metrics_address, NULL}),
-                         1);
-        char *said = file_read(d.log, NULL);
-        ck_assert_msg(strstr(said, "metrics: another process serves it") != NULL, "%s", said);
-        ck_assert_int_eq(daemon_run(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(),
-                                                              "--metrics-listen", "0.0.0.0:0", NULL}),
-                         2);
 }
