@@ -77,12 +77,9 @@ static int be_refused(void)
 TEST(a_connection_over_the_limit_gets_an_error_and_root_connects)
 {
         struct wire wires[2];
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++)
                 wire_connect(&wires[i], &test_daemon);
-        }
         ck_assert_int_eq(do_as(USER, do_connect, NULL), STREAMER_ELIMIT);
         ck_assert_int_eq(do_as(USER, be_refused, NULL), 0);
         ck_assert_int_eq(do_attach(), 0);
-        for (int i = 0; i < 2; i++)
-                wire_close(&wires[i]);
 }

@@ -169,5 +169,4 @@ TEST(a_request_during_a_reply_gets_a_new_reading)
                 ck_assert(object_str_eq(wire_next(&w), "restart", ""));
                 ck_assert_uint_eq(wire_number(&w, "id"), i);
         }
-        wire_close(&w);
 }

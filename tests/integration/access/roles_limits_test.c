@@ -53,7 +53,6 @@ TEST(probes_are_models_of_their_user)
         uint64_t before = client_used(c);
         ck_assert_int_eq(do_as(TRAINER, do_probe, "uid 60102 has 2 of 2 models"), STREAMER_ELIMIT);
         client_wait_used(c, before);
-        streamer_close(c);
         loads(TRAINER, team, "one");
         unload("one");
 }
@@ -122,9 +121,8 @@ TEST(leases_of_a_user_are_limited_until_they_end)
 static int do_connect_five(void)
 {
         struct wire wires[5];
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++)
                 wire_connect(&wires[i], &test_daemon);
-        }
         wire_open(&wires[4], &test_daemon);
         return wire_read_code(&wires[4], "limit") ? STREAMER_ELIMIT : 0;
 }

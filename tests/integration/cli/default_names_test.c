@@ -66,9 +66,6 @@ TEST(a_load_that_attaches_reports_the_name)
         load.named_after = "/elsewhere/opened";
         ck_assert_int_eq(streamer_open(c, b, &opts, &second), 0);
         ck_assert_str_eq(streamer_lease_model(second), "elsewhere/opened");
-        streamer_detach(first);
-        streamer_detach(second);
-        streamer_close(c);
 }
 
 TEST(a_name_and_what_it_is_derived_from_exclude_each_other)
@@ -78,5 +75,4 @@ TEST(a_name_and_what_it_is_derived_from_exclude_each_other)
         streamer_op *op = NULL;
         streamer_load_opts load = {.struct_size = sizeof(load), .source = a, .name = "x", .named_after = "/y"};
         client_fails(c, streamer_load(c, &load, &op), STREAMER_EINVAL, "named_after");
-        streamer_close(c);
 }

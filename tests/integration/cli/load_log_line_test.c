@@ -39,7 +39,6 @@ TEST(each_load_logs_one_line_with_its_figures)
         client_load(c, file, "a \"model\"");
         ck_assert_int_ne(client_load_result(c, "/etc/passwd", "b", (char[1024]){0}), 0);
         ck_assert_int_ne(client_load_result(c, "http://u:hidden@127.0.0.1:1/x?sig=hidden", "c", (char[1024]){0}), 0);
-        streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
         char *said = file_read(d.log, NULL);
         json_t *o = find_line(said, "f556871bc85f4a2cb3e2fc44114610b9", "a \"model\"");

@@ -87,7 +87,6 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         ck_assert(wire_request(&w, &detach));
         read_answer(&w, detach.id);
         client_wait_leases(client, 0);
-        wire_close(&w);
 }
 
 TEST(progress_counts_bytes_in_place)
@@ -129,7 +128,6 @@ TEST(a_waiting_attach_is_answered_at_its_timeout)
                 late += wire_number(&w, "id") != ping.id && object_str_eq(reply, "code", "timeout");
         }
         ck_assert_uint_eq(late, 200);
-        wire_close(&w);
         fuse_file_release(&paused.hang);
 }
 
@@ -239,7 +237,6 @@ TEST(a_connection_watches_a_limited_number_of_loads)
         }
         ck_assert(wire_request(&w, &load));
         wire_read_whole_error(&w, "limit", "load: this connection watches 256 loads, the most that it may");
-        wire_close(&w);
         fuse_file_release(&paused.hang);
         ck_assert_int_eq(client_load_end(op), 0);
 }

@@ -82,7 +82,6 @@ static void forget(void)
         client_wait_leases(c, 0);
         unload_everything(c);
         client_wait_used(c, 0);
-        streamer_close(c);
 }
 
 /* ---- tests ---- */
@@ -139,7 +138,6 @@ TEST(the_role_attach_names_a_resident_base)
         ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
         opts.base = "base";
         ck_assert_int_eq(do_as(VIEWER, find_it, "hit"), 0);
-        streamer_close(c);
         forget();
 }
 

@@ -3,7 +3,7 @@
  * After a start the daemon loads the pinned models of the state file.
  */
 #include "tests/lib/fixture.h"
-#include "tests/lib/suite.h"
+#include "tests/lib/run_as.h"
 
 #include "daemon/resident/persist/state_file.h"
 
@@ -96,20 +96,17 @@ TEST(only_pinned_models_are_restored)
         client_equals(c, "pinned", model);
         ck_assert_uint_eq(generation_of(c, "pinned"), 8); /* numbers continue */
         ck_assert_str_eq(client_state(c, "not"), "");
-        streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
         /* And again: pinned models stay pinned. */
         daemon_start(&d, own_flags());
         c = client_open(&d);
         ck_assert(log_has("generation 9"));
         client_equals(c, "pinned", model);
-        streamer_close(c);
 }
 
 TEST(files_are_opened_as_the_loader_of_the_model)
 {
-        if (geteuid() != 0)
-                SKIP("needs root, to open files as another user");
+        ROOT_ONLY();
         must(chmod(suite_path("root/m.safetensors"), 0600));
         knew("foreign", "m.safetensors", true, NOBODY);
         write_state();
@@ -129,8 +126,7 @@ static void start_with_rule(const char *root)
 
 TEST(the_current_rule_decides_the_permitted_sources)
 {
-        if (getuid() != 0)
-                SKIP("needs root, to open files as another user");
+        ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
         mkdir(suite_path("root/theirs"), 0755);
         model_write(model, suite_path("root/theirs/in.safetensors"));
@@ -146,7 +142,6 @@ TEST(the_current_rule_decides_the_permitted_sources)
         streamer_client *c = client_open(&d);
         wait_ready(c, "in");
         client_equals(c, "in", model);
-        streamer_close(c);
 }
 
 /* ---- the file ---- */
@@ -183,6 +178,5 @@ TEST(an_unwritable_state_file_is_reported_and_loads_continue)
         streamer_client *c = client_open(&d);
         client_load(c, suite_path("root/m.safetensors"), "m");
         client_equals(c, "m", model);
-        streamer_close(c);
         unlink(suite_path("state"));
 }

@@ -149,7 +149,5 @@ TEST(every_field_of_every_verb_may_be_invalid, .to = VERB_COUNT)
                 ck_assert(wire_verb(&wire, "ping", ++id, NULL, NULL));
                 ck_assert(is_answered(&wire, id));
         }
-        wire_close(&wire);
         client_equals(other, "witness", fixture_witness);
-        streamer_close(other);
 }

@@ -43,22 +43,10 @@ static void open_many(void)
                 wire_connect(&many[i], &test_daemon);
 }
 
-static void close_many(void)
-{
-        for (size_t i = 0; i < n; i++)
-                wire_close(&many[i]);
-}
-
 static void connect_all(void)
 {
         fixture_connect();
         open_many();
-}
-
-static void disconnect_all(void)
-{
-        close_many();
-        streamer_close(client); /* leases end with this process */
 }
 
 /* As many as the descriptors that may be on their way in all allow. */
@@ -94,7 +82,7 @@ static void read_all(void)
         }
 }
 
-FIXTURE(.all = {begin, fixture_end}, .each = {connect_all, disconnect_all});
+FIXTURE(.all = {begin, fixture_end}, .each = {connect_all, NULL}); /* leases end with each process */
 
 TEST(connections_in_great_number)
 {
@@ -102,7 +90,8 @@ TEST(connections_in_great_number)
         ask_all();
         client_equals(client, "witness", fixture_witness);
         read_all();
-        close_many();
+        for (size_t i = 0; i < n; i++)
+                wire_close(&many[i]);
         client_wait_leases(client, 0);
         ck_assert(process_wait_fds(test_daemon.pid, fds_before + 1));
 }
@@ -296,10 +285,9 @@ TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
                 for (size_t k = i + 1; k < WAITS; k++)
                         ck_assert_uint_ge(waits.latest_ns[waits.order[k]], waits.earliest_ns[waits.order[i]]);
         json_decref(client_call(client, "cancel", "{\"model\":\"slow\"}"));
-        wire_close(&waits.w);
 }
 
-FIXTURE(.all = {begin, end_ended}, .each = {open_many, close_many});
+FIXTURE(.all = {begin, end_ended}, .each = {open_many, NULL});
 
 /* They send requests during shutdown: a reply precedes the shutdown event or is not sent. */
 TEST(shutdown_is_each_clients_last_event)

@@ -49,7 +49,6 @@ TEST(a_draining_model_is_revoked_after_drain_timeout)
         client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
         AWAIT(streamer_lease_check(lease) == STREAMER_EREVOKED);
         lease_equals(lease, model);
-        streamer_detach(lease);
 }
 
 /* ---- what a client may hold ---- */
@@ -64,16 +63,15 @@ TEST(a_client_has_at_most_leases_per_client)
 {
         start("limits:\n  leases_per_client: 2\n");
         client_load(client, source, "m");
-        streamer_lease *first = client_attach(client, "m"), *second = client_attach(client, "m");
+        streamer_lease *first = client_attach(client, "m");
+        client_attach(client, "m");
         attach_fails(client, "attach: this connection holds 2 leases (limits.leases_per_client)");
         streamer_client *other = client_open(&test_daemon);
         streamer_detach(client_attach(other, "m"));
         streamer_close(other);
         streamer_detach(first);
-        first = client_attach(client, "m");
+        client_attach(client, "m");
         attach_fails(client, "holds 2 leases");
-        streamer_detach(first);
-        streamer_detach(second);
 }
 
 /* Whether the reply accepts the request; an error must have this text. */
@@ -112,7 +110,6 @@ TEST(a_client_leaves_at_most_fds_per_client_untaken)
         ck_assert_uint_le(accepted, FDS); /* each has one descriptor at least */
         ck_assert(wire_verb(&w, "attach", 1000, "model", "m"));
         ck_assert(is_accepted(&w, "none"));
-        wire_close(&w);
 }
 
 /* The client reads no reply before the last: two descriptors of each, and an attach needs room for three. */
@@ -130,7 +127,6 @@ TEST(descriptors_on_their_way_to_clients_are_limited)
                 ck_assert_int_eq(is_accepted(&w, "attach: too many descriptors are on their way to clients "
                                                  "(limits.fds_in_flight)"),
                                  i < n - 1);
-        wire_close(&w);
 }
 
 TEST(a_connection_that_sends_no_whole_frame_ends_after_frame_timeout)
@@ -139,7 +135,6 @@ TEST(a_connection_that_sends_no_whole_frame_ends_after_frame_timeout)
         struct wire w;
         wire_open(&w, &test_daemon);
         wire_read_to_end(&w);
-        wire_close(&w);
 }
 
 /* Sends requests until the daemon has read none for three turns of its loop. */
@@ -166,36 +161,32 @@ TEST(at_most_output_per_client_waits_for_a_client_that_does_not_read)
         uint64_t before = fixture_memory();
         send_until_paused(&w);
         ck_assert_uint_lt(fixture_memory(), before + (2 << 20));
-        wire_close(&w);
 }
 
 /* ---- the network ---- */
 
 /* Its queue of connections is full, so that the kernel answers no further one. */
-static int listen_and_answer_nobody(unsigned *port)
+static void listen_and_answer_nobody(unsigned *port)
 {
-        int fd = listen_on_loopback(0, port);
         struct sockaddr_in address;
         socklen_t size = sizeof(address);
-        must(getsockname(fd, (struct sockaddr *)&address, &size));
+        must(getsockname(listen_on_loopback(0, port), (struct sockaddr *)&address, &size));
         for (unsigned i = 0; i < 4; i++) {
                 int client_fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
                 if (connect(client_fd, (const struct sockaddr *)&address, size) < 0)
                         ck_assert_int_eq(errno, EINPROGRESS);
         }
-        return fd;
 }
 
 TEST(a_server_that_does_not_answer_a_connect_is_given_up_after_connect_timeout)
 {
         start("http:\n  connect_timeout: 100ms\n  tries: 2\n  backoff: 1ms\n  patience: 0s\n");
         unsigned port;
-        int fd = listen_and_answer_nobody(&port);
+        listen_and_answer_nobody(&port);
         client_load_fails(client, format_text("http://127.0.0.1:%u/m.safetensors", port), "m", STREAMER_EFAILED,
                           "given up after 2 tries: Timeout was reached");
         client_load(client, source, "m");
         client_equals(client, "m", model);
-        close(fd);
 }
 
 /* ---- times of stages ---- */
