@@ -76,7 +76,7 @@ static int fill(const struct checker *c, streamer_publication *publication, cons
 /* A process that fills its publication, and is killed before it commits. */
 static void kill_publisher(struct checker *c, const struct content *content)
 {
-        int done[2], status;
+        int done[2];
         char byte = 0;
         must(pipe(done));
         pid_t pid = must(fork());
@@ -92,8 +92,7 @@ static void kill_publisher(struct checker *c, const struct content *content)
         if (read(done[0], &byte, 1) != 1)
                 checker_fail(c, "a publisher failed");
         close(done[0]);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, &status, 0));
+        child_kill(pid);
         c->counts->publishers_killed++;
 }
 

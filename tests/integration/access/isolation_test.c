@@ -375,8 +375,7 @@ TEST(another_user_is_served_meanwhile, .to = ATTACKS + 1)
                               (unsigned long long)(least[k] / 1000000), (unsigned long long)(alone[k] / 1000000));
         ck_assert_msg(most <= 2 * before + MARGIN, "memory grew from %llu to %llu MiB",
                       (unsigned long long)before >> 20, (unsigned long long)most >> 20);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        child_kill(pid);
         streamer_client *c = client_open(&test_daemon);
         AWAIT(ends_loads(c));
         streamer_close(c);

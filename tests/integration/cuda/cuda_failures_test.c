@@ -106,13 +106,12 @@ static enum outcome consume(const char *call)
 
 static enum outcome second_process(const char *call)
 {
-        int status;
         pid_t pid = must(fork());
         if (pid == 0)
                 _exit((int)consume(call));
-        must(waitpid(pid, &status, 0));
-        ck_assert_msg(WIFEXITED(status), "%s: the consumer ended by signal %d", call, WTERMSIG(status));
-        return (enum outcome)WEXITSTATUS(status);
+        int status = child_wait(pid);
+        ck_assert_msg(status <= SILENT, "%s: the consumer ended with %d", call, status);
+        return (enum outcome)status;
 }
 
 static bool live_on_one(const char *call)

@@ -159,23 +159,21 @@ static int run_below(void)
 {
         if (unshare(CLONE_NEWPID | CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
                 return 2;
-        pid_t pid = fork();
+        pid_t pid = must(fork());
         if (pid == 0)
                 _exit(attach_is_refused_with_advice());
-        int status;
-        return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+        return child_wait(pid);
 }
 
 TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
 {
         start(NULL);
         load("cuda:0");
-        pid_t pid = fork();
+        pid_t pid = must(fork());
         if (pid == 0)
                 _exit(run_below());
-        int status;
-        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-        if (WEXITSTATUS(status) == 2)
+        int status = child_wait(pid);
+        if (status == 2)
                 SKIP("PID namespaces cannot be made here");
         ck_assert_int_eq(status, 0);
 }

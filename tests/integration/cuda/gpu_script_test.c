@@ -26,14 +26,6 @@ static pid_t spawn(const char *const *argv)
         return pid;
 }
 
-/* Its exit status; -1 after a signal. */
-static int wait_for(pid_t pid)
-{
-        int status;
-        must(waitpid(pid, &status, 0));
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 static pid_t start(const char *const *arguments)
 {
         const char *argv[24] = {"tests/gpu/run", "--scale", SCALE,           "--time",   "200",         "--dir",
@@ -54,7 +46,7 @@ static char *printed(void)
 
 static int run(const char *const *arguments)
 {
-        return wait_for(start(arguments));
+        return child_wait(start(arguments));
 }
 
 static void use_fakes(void)
@@ -242,7 +234,7 @@ static int run_python(const char *script)
                                     "sys.path.insert(0, 'tests/gpu')\n"
                                     "from streamer_gpu.report import Report\n"
                                     "report = Report('/dev/null')\n";
-        return wait_for(spawn((const char *const[]){"python3", "-Bc", format_text("%s%s", begin, script), NULL}));
+        return child_wait(spawn((const char *const[]){"python3", "-Bc", format_text("%s%s", begin, script), NULL}));
 }
 
 static const char *const parts[] = {
@@ -461,7 +453,7 @@ TEST(an_ended_run_has_written_its_results_so_far, EACH(signals), .slow = true)
         pid_t pid = start((const char *const[]){"--json", json, "--plan", "a", NULL});
         bool in_time = WITHIN(60000, has_steps(json));
         must(kill(pid, signals[_i]));
-        int status = wait_for(pid);
+        int status = child_wait(pid);
         ck_assert(in_time);
         ck_assert(has_steps(json));
         if (signals[_i] != SIGTERM)

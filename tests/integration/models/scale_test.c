@@ -115,10 +115,8 @@ TEST(a_thousand_processes_attach_at_once)
         client = client_open(&test_daemon);
         ck_assert_uint_eq(client_leases(client), n);
         client_equals(client, "witness", fixture_witness);
-        for (unsigned i = 0; i < n; i++) {
-                kill(pids[i], SIGKILL);
-                waitpid(pids[i], NULL, 0);
-        }
+        for (unsigned i = 0; i < n; i++)
+                child_kill(pids[i]);
         client_wait_leases(client, 0);
         assert_memory();
 }

@@ -257,11 +257,7 @@ TEST(a_writable_mapping_that_remains_refuses_the_commit)
         ABOUT_HOST_MEMORY();
         streamer_lease *lease;
         streamer_publication *p = filled(client, &opts);
-        pid_t child = must(fork());
-        if (child == 0) {
-                pause();
-                _exit(0);
-        }
+        pid_t child = child_start(NULL);
         const unsigned char *weight = storage_of(client, p, 0);
         fails(client, STREAMER_EBUSY, "writable mapping", streamer_publish_commit(p, &lease));
         for (size_t i = 0; i < WEIGHT; i++) /* it stays mapped, with its contents */
@@ -269,8 +265,7 @@ TEST(a_writable_mapping_that_remains_refuses_the_commit)
         ck_assert_str_eq(client_state(client, "tiny"), "");
         ck_assert_uint_eq(client_leases(client), 1);
         streamer_publish_abort(p);
-        must(kill(child, SIGKILL));
-        must(waitpid(child, NULL, 0));
+        child_kill(child);
         client_wait_used(client, 0);
         streamer_detach(publish_model(client, &opts, 1));
 }

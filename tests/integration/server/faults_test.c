@@ -21,7 +21,6 @@
 #include "tests/lib/nginx.h"
 #include "tests/lib/suite.h"
 
-#include <dirent.h>
 #include <sys/socket.h>
 
 static struct model *model;
@@ -397,7 +396,6 @@ static bool calls_of[LIVES][FAULT_COUNT];
 /* In a child process: leases of a lost connection end with it. */
 static void live_and_die(void (*life)(streamer_client *c))
 {
-        int status;
         pid_t pid = must(fork());
         if (pid == 0) {
                 streamer_client *c = try_connect();
@@ -406,8 +404,7 @@ static void live_and_die(void (*life)(streamer_client *c))
                 streamer_close(c);
                 _exit(0);
         }
-        must(waitpid(pid, &status, 0));
-        ck_assert_msg(status == 0, "the client failed");
+        ck_assert_msg(child_wait(pid) == 0, "the client failed");
 }
 
 /* Only the first of several failures to write the state is logged. */

@@ -68,18 +68,11 @@ TEST(the_end_of_one_process_is_not_that_of_another)
         BEGIN();
         load_held();
         hold(&first);
-        pid_t second = must(fork());
-        if (second == 0) {
-                create_orphan();
-                raise(SIGSTOP);
-                _exit(0);
-        }
-        must(waitpid(second, NULL, WUNTRACED));
+        pid_t second = child_start(create_orphan);
         client_process_kill(&first);
         client_wait_leases(client, 1);
         AWAIT(json_is_true(json_at(client_call(client, "ps", NULL), "leases.0.orphan")));
-        must(kill(second, SIGKILL));
-        must(waitpid(second, NULL, 0));
+        child_kill(second);
         client_wait_leases(client, 0);
         end();
 }
