@@ -10,17 +10,21 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+/* Until the next ones. */
+static const streamer_open_opts *open_opts(const char *name, unsigned flags)
+{
+        static streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
+        static streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        static const streamer_open_opts opts = {.struct_size = sizeof(opts), .load = &load, .attach = &attach};
+        load.name = name;
+        attach.flags = flags;
+        return &opts;
+}
+
 static streamer_lease *open_model(const char *source, const char *name, unsigned flags)
 {
         streamer_lease *lease = NULL;
-        streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
-        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
-        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
-        load.name = name;
-        attach.flags = flags;
-        opts.load = &load;
-        opts.attach = &attach;
-        client_ok(client, streamer_open(client, source, &opts, &lease), "open");
+        client_ok(client, streamer_open(client, source, open_opts(name, flags), &lease), "open");
         return lease;
 }
 
@@ -136,15 +140,7 @@ TEST(a_digest_alone_names_a_model)
 static streamer_op *open_held(unsigned flags)
 {
         streamer_op *op = NULL;
-        streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
-        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
-        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
-        load.name = "m";
-        attach.flags = flags;
-        opts.load = &load;
-        opts.attach = &attach;
-        int r = streamer_open_start(client, paused.hang.path, &opts, &op);
-        client_ok(client, r, "open_start");
+        client_ok(client, streamer_open_start(client, paused.hang.path, open_opts("m", flags), &op), "open_start");
         return op;
 }
 

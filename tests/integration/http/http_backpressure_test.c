@@ -224,6 +224,7 @@ static void begin_own(unsigned slots, const char *copies_take_ms)
 
 static void end_own(void)
 {
+        daemon_terminate(&test_daemon);
         ck_assert_int_eq(daemon_wait(&test_daemon, END_MS), 0);
         streamer_close(client);
         test_daemon = shared;
@@ -234,7 +235,6 @@ TEST(a_ring_of_one_slot_serves, EACH(kinds))
 {
         begin_own(1, "4");
         load_until_paused(source_of(_i));
-        daemon_terminate(&test_daemon);
         end_own();
 }
 
@@ -246,7 +246,6 @@ TEST(a_pause_is_no_stall, EACH(kinds))
         AWAIT(clock_ns() > until);
         load_completes(op, "m");
         ck_assert_double_eq(stalls(), 0);
-        daemon_terminate(&test_daemon);
         end_own();
 }
 
@@ -261,7 +260,6 @@ TEST(a_hanging_gpu_does_not_delay_others, EACH(kinds))
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         gpus->held[0] = 0;
         load_succeeds(op, "m");
-        daemon_terminate(&test_daemon);
         end_own();
 }
 
@@ -271,7 +269,6 @@ TEST(sigterm_during_a_backoff, EACH(kinds))
         double before = pauses();
         begin_load(source_of(_i), "m", "cuda:0");
         AWAIT(pauses() > before);
-        daemon_terminate(&test_daemon);
         end_own();
 }
 
@@ -280,6 +277,5 @@ TEST(sigterm_while_a_gpu_hangs)
 {
         begin_own(SLOTS, "4");
         begin_paused(source_of(PLAIN), "m");
-        daemon_terminate(&test_daemon);
         end_own();
 }
