@@ -160,7 +160,6 @@ TEST(a_file_that_is_too_large)
 {
         make_sparse("large.json", FILE_MAX + 1);
         assert_refuses(fixture_root(), "large.json", STREAMER_ELIMIT, "67108865 bytes: files of up to 64 MiB");
-        must(truncate(fixture_path("large.json"), 0));
 }
 
 /* ---- several at once ---- */
@@ -206,7 +205,6 @@ TEST(many_requests_of_one_client)
         for (size_t id = 2; id < 2 + FETCHES; id++)
                 ck_assert_uint_eq(got[id], FILE_MAX / 4);
         wire_close(&w);
-        must(truncate(fixture_path("much.json"), 0));
 }
 
 /* Another connection's transfer cannot be read, nor one that has ended. */
@@ -229,7 +227,6 @@ TEST(pages_of_a_transfer_are_read_by_its_connection_until_it_ends)
         ck_assert(wire_read_code(&w, "not-found"));
         wire_close(&w);
         wire_close(&other);
-        must(truncate(fixture_path("paged.json"), 0));
 }
 
 /* ---- network ---- */
