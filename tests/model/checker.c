@@ -2,7 +2,6 @@
  *
  * A run of the model checker: start, steps, end, and the check for leaks.
  */
-#include "tests/lib/base.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/model/checker_model.h"
 

@@ -2,7 +2,6 @@
  *
  * Loads with a concurrent step: an attach to a loading model, or exits of clients that free memory for a waiting load.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
 static unsigned first_device(const struct trial *t)

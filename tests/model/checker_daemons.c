@@ -2,7 +2,6 @@
  *
  * The daemons that the checker tests: their devices and settings, start, stop, and the loss of a GPU.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 #include "tests/lib/gpu_fixture.h"
 
@@ -77,10 +76,6 @@ void stop_daemon(struct checker *c)
                 daemon_die(&c->daemon, "exited with an error");
         if (c->report != NULL && !daemon_gave_up(&c->daemon))
                 gpu_check_freed(c->report, pid);
-        if (c->report != NULL)
-                unsetenv("FAKECUDA_REPORT");
-        free(c->report);
-        c->report = NULL;
 }
 
 /* ---- loss of a GPU ---- */

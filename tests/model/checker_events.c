@@ -3,7 +3,6 @@
  * The subscriber: a client that subscribes to one name or to all. Before any later reply it receives the latest state
  * of every model that has changed. After its connection broke, it is notified of lost events.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
 #include <sys/socket.h>

@@ -2,7 +2,6 @@
  *
  * Loads: the outcomes that the model permits, and their effect on it.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
 #include "proto/messages.h"
@@ -486,16 +485,10 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
         subscriber_check_events(c, t, outcome);
 }
 
-/* A load to a lost GPU evicts none. */
-bool trial_may_evict(const struct trial *t, const struct outcome *outcome)
-{
-        return outcome->any_fresh && !t->no_evict;
-}
-
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome)
 {
         check_result(c, t, outcome);
-        compare(c, trial_may_evict(t, outcome));
+        compare(c, outcome->any_fresh && !t->no_evict); /* a load to a lost GPU evicts none */
         for (unsigned d = 0; d < c->n_devices; d++) {
                 if (t->on[d] && !outcome->got[d])
                         check_refused(c, t, d);

@@ -3,7 +3,6 @@
  * The checker's model of the daemon, and its comparison with the daemon's list and status.
  */
 #include "tests/model/checker_model.h"
-#include "tests/lib/base.h"
 
 void trail_add(struct checker *c, const char *format, ...)
 {

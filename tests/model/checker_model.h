@@ -195,8 +195,6 @@ void trial_apply(struct checker *c, const struct trial *t, struct outcome *outco
 void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome);
 /* Compares the two; nothing was refused or evicted unnecessarily. */
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
-/* Its victims may have been evicted: something new was loaded, or was allocated on a device that was then lost. */
-bool trial_may_evict(const struct trial *t, const struct outcome *outcome);
 
 /* The resident generation that the load reuses on the device, or NULL. */
 struct gen *resident_copy(struct checker *c, const struct trial *t, unsigned device);

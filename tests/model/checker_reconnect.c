@@ -2,7 +2,6 @@
  *
  * Connections that break while their process lives: the process keeps its leases and reclaims them with its next call.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
 static unsigned count_leases(const struct checker *c, unsigned p)

@@ -2,7 +2,6 @@
  *
  * The checker's sources: files, and directories with one file per rank. Each file has its own seed.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
 unsigned source_ranks(unsigned source)

@@ -3,7 +3,6 @@
  * The steps: each performs one action on the daemon and on the model, checks the reply, and compares the two. Loads
  * are in checker_loads.c and checker_concurrent.c.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
 /* ---- unloads ---- */
