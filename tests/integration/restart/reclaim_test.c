@@ -6,7 +6,6 @@
  */
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/managed_daemon.h"
-#include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
 /* ---- leases ---- */
@@ -257,12 +256,10 @@ static int is_denied(void)
 
 static void is_denied_in_child(void)
 {
-        int status;
         pid_t pid = must(fork());
         if (pid == 0)
                 _exit(is_denied() != 0);
-        must(waitpid(pid, &status, 0));
-        ck_assert_int_eq(status, 0);
+        ck_assert_int_eq(child_wait(pid), 0);
 }
 
 TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted)
