@@ -5,7 +5,6 @@
 #pragma once
 
 #include "tests/lib/streamerctl.h"
-#include "tests/lib/run_as.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "tests/integration/users_fixture.h"
-#include "tests/lib/kernel_counters.h"
 #include "tests/lib/wire.h"
 
 /* Users that exist on no system. All are in the socket's group, so only the rules distinguish them. */

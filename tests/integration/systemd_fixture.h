@@ -4,7 +4,6 @@
  */
 #pragma once
 
-#include "tests/lib/base.h"
 #include "tests/lib/container.h"
 #include "tests/lib/model.h"
 #include "tests/lib/suite.h"

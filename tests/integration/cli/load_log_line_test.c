@@ -3,11 +3,8 @@
  * Each load that ends logs one line: with its figures if it is ready, with its code if it failed, and without secrets
  * of its source.
  */
-#include "tests/lib/model.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
-
-#include <jansson.h>
 
 static json_t *find_line(const char *text, const char *id, const char *model)
 {

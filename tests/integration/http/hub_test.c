@@ -5,7 +5,6 @@
  */
 #include "tests/integration/remote_fixture.h"
 #include "tests/lib/endpoint.h"
-#include "tests/lib/suite.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 

@@ -5,7 +5,6 @@
 #include "tests/integration/remote_fixture.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/s3_store.h"
-#include "tests/lib/suite.h"
 
 static struct s3_store store;
 static struct model *model;

@@ -4,7 +4,6 @@
  * daemon/source and daemon/model have each rule.
  */
 #include "tests/lib/fixture.h"
-#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});

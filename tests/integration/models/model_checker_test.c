@@ -4,7 +4,6 @@
  * random seed. `make soak` sets CHECKER_STEPS: a long run against each kind, from CHECKER_SEED or a random seed, which
  * is printed first; CHECKER_KIND ("host", "gpus") selects one.
  */
-#include "tests/lib/base.h"
 #include "tests/model/checker.h"
 #include "tests/lib/suite.h"
 

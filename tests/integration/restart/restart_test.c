@@ -6,13 +6,11 @@
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/kernel_counters.h"
-#include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
 #include "daemon/resident/persist/journal.h"
 
 #include <fcntl.h>
-#include <poll.h>
 
 /* ---- models: _i 0, over a restart; 1, over a crash ---- */
 

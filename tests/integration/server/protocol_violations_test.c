@@ -8,7 +8,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
