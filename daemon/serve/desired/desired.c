@@ -309,12 +309,17 @@ static char *derive_name(const struct desired *d, const struct model_record *ent
         return r == 0 || r == STREAMER_ENOMEM ? name : strdup(entry->source); /* its load will report the error */
 }
 
-/* The load that the entry describes, under `name`, on all of its devices. */
-static int set_spec(struct desired_model *m, char *name)
+/* The load that the entry describes, on all of its devices. NULL: no memory. */
+static struct desired_model *configured_new(struct desired *d, const struct model_record *entry)
 {
-        const struct device *only = resident_device(m->desired->loads->resident, NULL, NULL);
+        const struct device *only = resident_device(d->loads->resident, NULL, NULL);
+        cleanup_free char *name = derive_name(d, entry);
+        struct desired_model *m = name != NULL ? model_new(d, DESIRED_CONFIGURED) : NULL;
         char pattern[] = RANKS_PATTERN;
-        struct model_record spec = *m->entry;
+        struct model_record spec = *entry;
+        if (m == NULL)
+                return NULL;
+        m->named = entry->name != NULL;
         spec.name = name;
         spec.caller = (struct caller){.uid = geteuid(), .gid = getegid()};
         spec.owner = geteuid();
@@ -325,22 +330,12 @@ static int set_spec(struct desired_model *m, char *name)
         int r = model_record_copy(&m->spec, &spec);
         if (r == 0 && spec.n_devices == 0 && only != NULL)
                 r = model_record_add_device(&m->spec, only->name, false);
-        set_pins(m, true);
-        return r;
-}
-
-static struct desired_model *configured_new(struct desired *d, const struct model_record *entry)
-{
-        cleanup_free char *name = derive_name(d, entry);
-        struct desired_model *m = name != NULL ? model_new(d, DESIRED_CONFIGURED) : NULL;
-        if (m == NULL)
+        if (r < 0) {
+                model_free(m);
                 return NULL;
-        m->named = entry->name != NULL;
-        m->entry = entry;
-        if (set_spec(m, name) == 0)
-                return m;
-        model_free(m);
-        return NULL;
+        }
+        set_pins(m, true);
+        return m;
 }
 
 /* A configured model is desired on all of its devices again. */
@@ -463,11 +458,14 @@ void desired_add(struct desired *d, const struct generation *generation, const c
                 log_error("%s: was pinned, and is not restored: no memory", name);
 }
 
-/* Models that are not resident, and replicas beside those that are; ranks are resident all or none. Appended to the
- * resident ones; only those are sorted then. */
-static int add_restored(const struct desired *d, struct state_file *state)
+/* What is to be restored (models that are not resident, and replicas beside those that are; ranks are resident all or
+ * none) is appended to the resident models; only those are sorted then. */
+int desired_state(const struct desired *d, struct state_file *state)
 {
+        int r = state_file_of(state, d->loads->resident);
         size_t n_resident = state->n;
+        if (r < 0)
+                return r;
         list_each_item (const struct desired_model, m, &d->models, link) {
                 const struct model_record *spec = &m->spec;
                 if (m->origin != DESIRED_RESTORED)
@@ -484,11 +482,6 @@ static int add_restored(const struct desired *d, struct state_file *state)
                                 return STREAMER_ENOMEM;
         }
         return 0;
-}
-
-int desired_state(const struct desired *d, struct state_file *state)
-{
-        return state_file_of(state, d->loads->resident) ?: add_restored(d, state);
 }
 
 /* ---- life ---- */
