@@ -185,20 +185,12 @@ static int read_list(struct doc *doc, const struct setting *setting)
 
 /* ---- keys ---- */
 
-static const struct setting *find(const char *key)
+/* The first setting whose key is this text up to `end`: '.' after the name of a section, or the NUL. */
+static const struct setting *find(const char *text, char end)
 {
+        size_t len = strlen(text);
         for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].key != NULL && strcmp(settings[i].key, key) == 0)
-                        return &settings[i];
-        return NULL;
-}
-
-static const struct setting *first_of_section(const char *section)
-{
-        size_t len = strlen(section);
-        for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].key != NULL && strncmp(settings[i].key, section, len) == 0 &&
-                    settings[i].key[len] == '.')
+                if (settings[i].key != NULL && strncmp(settings[i].key, text, len) == 0 && settings[i].key[len] == end)
                         return &settings[i];
         return NULL;
 }
@@ -219,8 +211,8 @@ static int read_keys(struct doc *doc, const char *section)
         if (doc->event.type != YAML_MAPPING_START_EVENT)
                 return fail(doc, section, whole ? "must be a mapping of keys" : "takes keys of its own");
         while ((r = next_key(doc, section, key)) > 0) {
-                const struct setting *setting = strchr(text_of(doc), '.') == NULL ? find(key) : NULL;
-                const struct setting *first = setting ?: whole ? first_of_section(key) : NULL;
+                const struct setting *setting = strchr(text_of(doc), '.') == NULL ? find(key, '\0') : NULL;
+                const struct setting *first = setting ?: whole ? find(key, '.') : NULL;
                 bool *given = first != NULL ? &doc->given[setting == NULL][first - settings] : NULL;
                 if (given == NULL || *given)
                         return fail(doc, key, given == NULL ? "unknown key" : "given twice");

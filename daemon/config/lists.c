@@ -389,23 +389,20 @@ static int check_rule(struct config *config, void *entry, unsigned given, char w
 const struct setting_list list_rules = {ENTRIES(rule_fields, struct role_rule),
                                         .line = offsetof(struct role_rule, line), .check = check_rule};
 
-static bool below_a_root(const struct config *config, const char *path)
-{
-        for (size_t i = 0; i < config->n_roots; i++)
-                if (source_is_below(config->roots[i], path))
-                        return true;
-        return false;
-}
-
 int access_check_roots(const struct config *config, struct error *error)
 {
         const struct roles *roles = &config->access;
         for (size_t i = 0; i < roles->n; i++)
-                for (size_t k = 0; k < roles->rules[i].roots.n; k++)
-                        if (!below_a_root(config, roles->rules[i].roots.v[k]))
+                for (size_t k = 0; k < roles->rules[i].roots.n; k++) {
+                        const char *path = roles->rules[i].roots.v[k];
+                        bool below = false;
+                        for (size_t j = 0; j < config->n_roots; j++)
+                                below = below || source_is_below(config->roots[j], path);
+                        if (!below)
                                 return error_set(error, STREAMER_EINVAL,
                                                  "%s:%u: access.roles[%zu].roots: %s is below none of the daemon's own "
                                                  "roots",
-                                                 roles->file, roles->rules[i].line, i, roles->rules[i].roots.v[k]);
+                                                 roles->file, roles->rules[i].line, i, path);
+                }
         return 0;
 }
