@@ -330,15 +330,6 @@ static bool set_options(struct http_transfer *t)
 
 /* ---- a try begins ---- */
 
-/* False: no memory. */
-static bool add_to_multi(struct http_transfer *t)
-{
-        if (t->easy == NULL)
-                t->easy = curl_easy_init();
-        t->in_multi = t->easy != NULL && set_options(t) && curl_multi_add_handle(t->loop->multi, t->easy) == CURLM_OK;
-        return t->in_multi;
-}
-
 void http_transfer_begin(struct http_transfer *t)
 {
         http_answer_deinit(&t->answer);
@@ -355,8 +346,12 @@ void http_transfer_begin(struct http_transfer *t)
                 r = add_headers(t);
         if (r == 1)
                 t->start_ns = now_ns() + CREDENTIALS_PAUSE;
-        if (r == 0 && !add_to_multi(t))
-                r = error_no_memory(&t->error);
+        if (r == 0) {
+                t->easy = t->easy ?: curl_easy_init();
+                t->in_multi =
+                        t->easy != NULL && set_options(t) && curl_multi_add_handle(t->loop->multi, t->easy) == CURLM_OK;
+                r = t->in_multi ? 0 : error_no_memory(&t->error);
+        }
         if (r < 0)
                 http_transfer_set_verdict(t, HTTP_FAILED);
 }
