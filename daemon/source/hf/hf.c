@@ -95,18 +95,6 @@ static int refused(struct http_access *access, const struct http_request *reques
                          setting);
 }
 
-/* With the current token: its file may have been written since the start. */
-static int access_new(const struct hf *hf, struct http_access **out, struct error *error)
-{
-        static const struct http_access_ops ops = {
-                .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
-        const char *token = hf->token;
-        if (token != NULL && hf->stored && access(token + strlen(FILE_SETTING), F_OK) < 0)
-                token = NULL;
-        bool reference = token != NULL && secret_is_reference(token);
-        return http_auth_new(out, &ops, NULL, reference ? NULL : token, reference ? token : NULL, error);
-}
-
 /* ---- the Hub's reply ---- */
 
 /* Of {"sha": "COMMIT", "siblings": [{"rfilename": "NAME", "size": N, "lfs": {"sha256": "HEX"}}, ...]} and much else,
@@ -243,13 +231,20 @@ static int check_file(const struct listing *list, struct object *object, bool wa
         return r;
 }
 
+/* With the current token: its file may have been written since the start. */
 static int dir_init(struct remote_dir *dir, const struct sources *sources, const char *canonical, struct error *error)
 {
+        static const struct http_access_ops ops = {
+                .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
+        const char *token = sources->hf->token;
+        if (token != NULL && sources->hf->stored && access(token + strlen(FILE_SETTING), F_OK) < 0)
+                token = NULL;
+        bool reference = token != NULL && secret_is_reference(token);
         *dir = (struct remote_dir){.source = canonical,
                                    .http = sources->http,
                                    .atomic = true, /* of one commit */
                                    .promise = "listed in its revision"};
-        return access_new(sources->hf, &dir->access, error);
+        return http_auth_new(&dir->access, &ops, NULL, reference ? NULL : token, reference ? token : NULL, error);
 }
 
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
