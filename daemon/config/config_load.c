@@ -148,77 +148,68 @@ static int read_flags(struct actions *actions, struct config *config, int argc, 
 
 /* ---- help ---- */
 
-static const char usage_head[] =
-        "Usage: streamerd [FLAGS]\n"
-        "Keeps model weights in memory and shares them with processes. Runs in the foreground.\n"
-        "\n";
-
-static const char usage_middle[] =
-        "\n"
-        "At least one device and one root are required. Sizes are bytes or end in KiB, MiB, GiB or TiB.\n"
-        "A flag may be written --flag=value. Flags override the environment, which overrides the file;\n"
-        "devices or roots given as flags replace those of the file.\n"
-        "\n"
-        "Environment:\n";
-
-static const char usage_tail[] =
-        "  STREAMERD_CUDART_PATH           directories to search for libcudart after the system's\n"
-        "  AWS_*                           as for AWS tools: docs/sources.md\n"
-        "\n"
-        "Signals: SIGTERM and SIGINT exit, SIGHUP reloads the configuration.\n"
-        "\n"
-        "Exit status: 0 after SIGTERM, SIGINT or --exit-idle, 1 on failure, 2 on a usage or configuration error, 6 if "
-        "another\n"
-        "daemon serves the socket.\n";
-
 /* In two columns: the second begins at `column`, on a line of its own after a long first one. */
-static void print_row(FILE *out, int column, int width, const char *text)
+static void print_row(int column, int width, const char *text)
 {
         if (width >= column) {
-                fputc('\n', out);
+                putchar('\n');
                 width = 0;
         }
         for (const char *line = text; *line != '\0'; width = 0) {
                 int len = (int)strcspn(line, "\n");
-                fprintf(out, "%*s%.*s\n", column - width, "", len, line);
+                printf("%*s%.*s\n", column - width, "", len, line);
                 line += len + (line[len] == '\n');
         }
 }
 
-static void print_flag(FILE *out, const struct setting *s)
+static void print_flag(const struct setting *s)
 {
         char text[240];
         bool shows_default = s->initial != NULL;
-        int width = fprintf(out, "  --%s%s%s", s->flag, s->argument != NULL ? " " : "", s->argument ?: "");
+        int width = printf("  --%s%s%s", s->flag, s->argument != NULL ? " " : "", s->argument ?: "");
         snprintf(text, sizeof(text), "%s%s%s%s", s->help, shows_default ? " (" : "", s->initial ?: "",
                  shows_default ? ")" : "");
-        print_row(out, 22, width, text);
+        print_row(22, width, text);
 }
 
-static void print_variable(FILE *out, const struct setting *s)
+static void print_variable(const struct setting *s)
 {
         char text[240];
-        int width = fprintf(out, "  %s", s->env);
+        int width = printf("  %s", s->env);
         if (s->key == NULL)
                 snprintf(text, sizeof(text), "%s", s->env_note);
         else if (s->flag != NULL)
                 snprintf(text, sizeof(text), "as --%s%s", s->flag, s->env_note);
         else
                 snprintf(text, sizeof(text), "as %s of the file%s", s->key, s->env_note);
-        print_row(out, 34, width, text);
+        print_row(34, width, text);
 }
 
-static void print_usage(FILE *out)
+static void print_usage(void)
 {
-        fputs(usage_head, out);
+        printf("Usage: streamerd [FLAGS]\n"
+               "Keeps model weights in memory and shares them with processes. Runs in the foreground.\n"
+               "\n");
         for (size_t i = 0; i < n_settings; i++)
                 if (settings[i].flag != NULL)
-                        print_flag(out, &settings[i]);
-        fputs(usage_middle, out);
+                        print_flag(&settings[i]);
+        printf("\n"
+               "At least one device and one root are required. Sizes are bytes or end in KiB, MiB, GiB or TiB.\n"
+               "A flag may be written --flag=value. Flags override the environment, which overrides the file;\n"
+               "devices or roots given as flags replace those of the file.\n"
+               "\n"
+               "Environment:\n");
         for (size_t i = 0; i < n_settings; i++)
                 if (settings[i].env != NULL)
-                        print_variable(out, &settings[i]);
-        fputs(usage_tail, out);
+                        print_variable(&settings[i]);
+        printf("  STREAMERD_CUDART_PATH           directories to search for libcudart after the system's\n"
+               "  AWS_*                           as for AWS tools: docs/sources.md\n"
+               "\n"
+               "Signals: SIGTERM and SIGINT exit, SIGHUP reloads the configuration.\n"
+               "\n"
+               "Exit status: 0 after SIGTERM, SIGINT or --exit-idle, 1 on failure, 2 on a usage or "
+               "configuration error, 6 if another\n"
+               "daemon serves the socket.\n");
 }
 
 /* ---- completion ---- */
@@ -301,7 +292,7 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
         if (r < 0)
                 return r;
         if (actions.help != NULL) {
-                print_usage(stdout);
+                print_usage();
                 return CONFIG_PRINTED;
         }
         if (actions.version != NULL) {
