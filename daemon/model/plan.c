@@ -79,7 +79,8 @@ static int check_names(const struct plan *plan, struct error *error)
                 if (other == NAMES_NONE)
                         continue;
                 char quoted[NAME_QUOTE];
-                name_quote(quoted, tensor_name(plan, i));
+                struct name name = tensor_name(plan, i);
+                error_escape_n(quoted, sizeof(quoted), name.s, name.len);
                 r = error_set(error, STREAMER_EFAILED, "tensor '%s' is in two files (%s, %s)", quoted,
                               plan->files[plan->tensors[other].file].path, plan->files[plan->tensors[i].file].path);
         }

@@ -3,6 +3,7 @@
  * One pass over the text fills the table of tensors, entry by entry; then the table as a whole is held against the
  * rules. The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most 100 MB.
  */
+#include "daemon/base/error.h"
 #include "daemon/base/util.h"
 #include "daemon/model/safetensors.h"
 #include "proto/manifest.h"
@@ -55,7 +56,7 @@ void rule_report(struct st_error *error, const struct json *j, uint64_t start, c
 {
         char quoted[NAME_QUOTE] = "", subject[NAME_QUOTE + 32] = "";
         if (tensor != NULL) {
-                name_quote(quoted, (struct name){j->text + tensor->at, tensor->len});
+                error_escape_n(quoted, sizeof(quoted), j->text + tensor->at, tensor->len);
                 snprintf(subject, sizeof(subject), "tensor '%s': ", quoted);
         }
         error->rule = (enum st_rule)j->fault;

@@ -6,6 +6,7 @@
  */
 #include "daemon/base/json/json.h"
 
+#include "daemon/base/error.h"
 #include "daemon/base/util.h"
 #include "proto/codec.h"
 
@@ -330,7 +331,7 @@ bool json_keys_end(struct json *j, size_t begin)
 static bool repeated_key(struct json *j, struct name name)
 {
         char quoted[NAME_QUOTE];
-        name_quote(quoted, name);
+        error_escape_n(quoted, sizeof(quoted), name.s, name.len);
         return json_fail(j, JSON_DUPLICATE_KEY, (size_t)(name.s - j->text) - 1, "the key '%s' is given twice", quoted);
 }
 

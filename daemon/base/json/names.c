@@ -6,8 +6,6 @@
  */
 #include "daemon/base/json/names.h"
 
-#include "daemon/base/error.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -17,11 +15,6 @@ struct nameset_slot {
         uint32_t hash;
         uint32_t number; /* of the name, plus one; 0: free */
 };
-
-void name_quote(char quoted[NAME_QUOTE], struct name name)
-{
-        error_escape_n(quoted, NAME_QUOTE, name.s, name.len);
-}
 
 struct name names_in_text_at(const void *owner, uint32_t i)
 {

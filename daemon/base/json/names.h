@@ -13,10 +13,7 @@ struct name {
         const char *s;
         size_t len;
 };
-#define NAME_QUOTE 140 /* bytes for a quoted name */
-
-/* The start of a name for messages: as error_escape() writes it. */
-void name_quote(char quoted[NAME_QUOTE], struct name name);
+#define NAME_QUOTE 140 /* bytes for the start of a name in messages: error_escape_n() */
 
 typedef struct name (*name_at)(const void *owner, uint32_t i);
 
