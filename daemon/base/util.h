@@ -19,6 +19,8 @@
 #define KiB (UINT64_C(1) << 10)
 #define MiB (UINT64_C(1) << 20)
 #define GiB (UINT64_C(1) << 30)
+#define MS UINT64_C(1000000) /* in nanoseconds, as the next */
+#define SECOND UINT64_C(1000000000)
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define ORDER(a, b) (((a) > (b)) - ((a) < (b))) /* as strcmp() */

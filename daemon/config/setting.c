@@ -11,8 +11,6 @@
 #include <inttypes.h>
 #include <strings.h>
 
-#define SECOND UINT64_C(1000000000)
-
 const char *const setting_bool_words[] = {"false", "true", NULL};
 const char *const setting_addressing_words[] = {[S3_AUTO] = "auto", [S3_PATH] = "path", [S3_VIRTUAL] = "virtual", NULL};
 

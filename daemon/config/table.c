@@ -9,8 +9,6 @@
 
 #include <sys/un.h>
 
-#define MS UINT64_C(1000000)
-#define SECOND (1000 * MS)
 #define HOUR (3600 * SECOND)
 #define DAYS366 (8784 * HOUR)
 #define TiB (GiB << 10)

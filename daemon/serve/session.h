@@ -23,8 +23,6 @@ struct session_ops {
         void (*tick)(struct server *server);
 };
 
-#define MS UINT64_C(1000000) /* in nanoseconds */
-
 /* ---- answers ---- */
 
 /* session_reply(session, id, pair...) sends a reply, after the events that preceded it, and returns 0, for its verb to

@@ -63,12 +63,9 @@ static const struct {
 };
 
 /* In nanoseconds and bytes; the last bucket, +Inf, is not listed. */
-static const uint64_t second_bounds[] = {
-#define MS(n) (UINT64_C(n) * 1000000)
-        MS(10),   MS(50),    MS(100),   MS(250),   MS(500),    MS(1000),   MS(2500),
-        MS(5000), MS(10000), MS(30000), MS(60000), MS(120000), MS(300000), MS(1200000),
-#undef MS
-};
+static const uint64_t second_bounds[] = {10 * MS,     50 * MS,      100 * MS,     250 * MS,     500 * MS,
+                                         SECOND,      2500 * MS,    5 * SECOND,   10 * SECOND,  30 * SECOND,
+                                         60 * SECOND, 120 * SECOND, 300 * SECOND, 1200 * SECOND};
 static const uint64_t byte_bounds[] = {16 * MiB, 64 * MiB, 256 * MiB, GiB,        4 * GiB,
                                        16 * GiB, 64 * GiB, 256 * GiB, 1024 * GiB, 4096 * GiB};
 _Static_assert(ARRAY_SIZE(second_bounds) < BUCKETS && ARRAY_SIZE(byte_bounds) < BUCKETS, "a bucket for the rest");

@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <strings.h>
 
-#define SECOND UINT64_C(1000000000)
 #define BROKEN_PAUSE (SECOND / 20)
 #define ONE_SLOWING (SECOND / 2)
 #define URL_MAX 8192u

@@ -19,7 +19,6 @@
 #include <strings.h>
 #include <sys/random.h>
 
-#define MS UINT64_C(1000000)
 #define BODY_KEPT (8 * KiB) /* of an answer that is no success */
 #define BODY_READ MiB       /* of it, before the connection is closed */
 #define HEADER_LINE_MAX 8192u

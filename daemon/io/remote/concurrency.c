@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/remote/concurrency.h"
 
+#include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 
-#define SECOND UINT64_C(1000000000)
 /* Within a building answers take a few milliseconds at most, between buildings ten and more. */
 #define DISTANT (SECOND / 50)
 /* Each request costs a gateway that reads ahead for it: radosgw sent 1.42 GiB/s to 4 curls and 0.91 to 16. */

@@ -10,7 +10,6 @@
  */
 #include "daemon/io/remote/remote.h"
 
-#define MS UINT64_C(1000000)
 #define COPY_TICK_MS 2u
 #define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed */

@@ -23,7 +23,6 @@
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/remote.h"
 
-#define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
 #define SILENT_MORE 4 /* requests */
 

@@ -6,7 +6,6 @@
 #include "proto/codes.h"
 #include "proto/hub.h"
 
-#define SECOND UINT64_C(1000000000)
 #define PAUSE_MAX (300 * SECOND)
 #define RESTORED_PER_TICK 32 /* attempts of restored models */
 

@@ -24,7 +24,6 @@
 
 #include <pthread.h>
 
-#define SECOND UINT64_C(1000000000)
 #define RENEW_BEFORE 300
 #define PATIENCE (30 * SECOND)
 #define PAUSE_MIN SECOND
