@@ -34,7 +34,6 @@
 #define INSTANCE_ENDPOINT_6 "http://[fd00:ec2::254]"
 #define ROLES_PATH "/latest/meta-data/iam/security-credentials/"
 #define STS_VERSION "2011-06-15"
-#define SECOND UINT64_C(1000000000)
 
 /* ---- lifecycle ---- */
 
@@ -186,12 +185,12 @@ static int container(struct aws_clients *clients, struct aws_keys *keys, struct 
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
                 return r;
+        const struct http_request request = {.url = uri, .shown = origin};
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
         r = r
-                    ?: fetch_with_header(clients->others, &(struct http_request){.url = uri, .shown = origin},
-                                         "Authorization", token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
-                                         &answer, error);
+                    ?: fetch_with_header(clients->others, &request, "Authorization",
+                                         token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer, error);
         if (r < 0)
                 return r;
         if (answer.status != 200)
