@@ -209,8 +209,13 @@ static bool make_space(struct host_cache *cache, uint64_t bytes)
 
 /* ---- filling, on the device's thread ---- */
 
-static int allocate(struct host_copy *copy)
+static void fill_run(struct work *work)
 {
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct digest_job job = {.generation = copy->from,
+                                 .manifest = table_manifest(&copy->from->manifest),
+                                 .bases = copy->bases,
+                                 .stop = &copy->unwanted};
         int r = host_table_share(&copy->from->manifest, &copy->manifest, &copy->error);
         for (unsigned i = 0; r == 0 && i < copy->n_segments; i++) {
                 void *base;
@@ -218,17 +223,6 @@ static int allocate(struct host_copy *copy)
                 if (r == 0)
                         copy->bases[copy->n_bases++] = base;
         }
-        return r;
-}
-
-static void fill_run(struct work *work)
-{
-        struct host_copy *copy = container_of(work, struct host_copy, work);
-        int r = allocate(copy);
-        struct digest_job job = {.generation = copy->from,
-                                 .manifest = table_manifest(&copy->from->manifest),
-                                 .bases = copy->bases,
-                                 .stop = &copy->unwanted};
         if (r == 0)
                 r = digest_job_run(&job, &copy->error);
         if (r == STREAMER_ECANCELED)

@@ -447,16 +447,6 @@ struct generation *persist_generation(struct persist *persist, uint64_t id)
 
 /* ---- life ---- */
 
-/* Rows of processes that have not reclaimed their leases and have no pidfd in the store. */
-static void drop_unclaimed(struct persist *persist)
-{
-        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;) {
-                const struct lease *lease = leases_by_token(persist->leases, row->token);
-                if (lease == NULL || lease->row != row)
-                        journal_drop(&persist->journal->leases, row);
-        }
-}
-
 /* A change of a priority raises no event. */
 void persist_tick(struct persist *persist, uint64_t now)
 {
@@ -464,8 +454,14 @@ void persist_tick(struct persist *persist, uint64_t now)
                 return;
         sync_rows(persist);
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
+                struct journal_table *rows = &persist->journal->leases;
                 persist->claim_until_ns = 0;
-                drop_unclaimed(persist);
+                /* Of processes that have not reclaimed their leases and have no pidfd in the store. */
+                for (struct journal_lease *row = NULL; (row = journal_each(rows, row)) != NULL;) {
+                        const struct lease *lease = leases_by_token(persist->leases, row->token);
+                        if (lease == NULL || lease->row != row)
+                                journal_drop(rows, row);
+                }
         }
         if (!persist->processes_due)
                 return;

@@ -34,28 +34,22 @@ void events_mark(struct session *session)
 
 /* ---- states of models ---- */
 
-static void send_change(struct session *session, const struct change *change)
-{
-        const char *subject = session->subscriber.subject;
-        bool failed = change->code != 0;
-        event_send(session, "model", kstr("model", subject != NULL ? subject : change->name),
-                   ku64("generation", change->generation), kstr("device", change->device), kstr("state", change->state),
-                   ku64("bytes", change->bytes), ku64("tensors", change->tensors),
-                   kif(failed, kstr("code", code_wire(change->code))), kif(failed, kstr("text", change->text)));
-}
-
 /* What was lost precedes the state that follows it. False: the client is up to date. */
 static bool send_next_state(struct session *session)
 {
         struct subscriber *subscriber = &session->subscriber;
-        struct change change;
-        bool more = changes_peek(&session->server->model_changes, subscriber, &change);
+        struct change c;
+        bool more = changes_peek(&session->server->model_changes, subscriber, &c);
         if (subscriber->lost > 0) {
                 event_send(session, "lost", ku64("count", subscriber->lost));
                 subscriber->lost = 0;
         } else if (more) {
-                subscriber->number = change.number;
-                send_change(session, &change);
+                bool failed = c.code != 0;
+                subscriber->number = c.number;
+                event_send(session, "model", kstr("model", subscriber->subject ?: c.name),
+                           ku64("generation", c.generation), kstr("device", c.device), kstr("state", c.state),
+                           ku64("bytes", c.bytes), ku64("tensors", c.tensors),
+                           kif(failed, kstr("code", code_wire(c.code))), kif(failed, kstr("text", c.text)));
         } else {
                 return false;
         }

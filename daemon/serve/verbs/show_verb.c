@@ -72,15 +72,6 @@ static int find_page(struct shown *shown, const struct generation *g, const stru
         return 0;
 }
 
-/* What has become of earlier models of this name. */
-static void add_ended(struct items *rows, const struct resident *resident, const char *model)
-{
-        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL;)
-                items_add(rows, ku64("generation", e->generation), kstr("device", e->device),
-                          kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text),
-                          ku64("age_ns", now_ns() - e->at_ns));
-}
-
 /* `ended` shows resident models alone, whatever else is asked for. */
 int verb_show(struct session *session, struct request *request, struct error *error)
 {
@@ -94,8 +85,11 @@ int verb_show(struct session *session, struct request *request, struct error *er
         items_init(&ended);
         if (g != NULL)
                 model_set_find(&shown.group, resident, req->model, g);
-        if (req->ended)
-                add_ended(&ended, resident, req->model);
+        /* What has become of earlier models of this name. */
+        for (const struct ended *e = NULL; req->ended && (e = ended_find(&resident->ended, req->model, e)) != NULL;)
+                items_add(&ended, ku64("generation", e->generation), kstr("device", e->device),
+                          kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text),
+                          ku64("age_ns", now_ns() - e->at_ns));
         if (g != NULL || !req->ended)
                 shown.desired = desired_find(&session->server->desired, req->model);
         if (g == NULL && ended.n == 0 && (shown.desired == NULL || on != NULL || tensors))

@@ -187,17 +187,6 @@ void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_end
         snprintf(region, S3_REGION, "%s", found != NULL ? found->region : filled(endpoint->region) ?: "us-east-1");
 }
 
-static void set_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
-                       const char *region)
-{
-        lock_scope(&endpoints->mutex);
-        struct bucket_region *entry =
-                find_region(endpoints, endpoint, bucket) ?: &endpoints->regions[endpoints->n_regions++ % REGIONS_MAX];
-        entry->endpoint = endpoint;
-        snprintf(entry->bucket, sizeof(entry->bucket), "%s", bucket);
-        snprintf(entry->region, sizeof(entry->region), "%s", region);
-}
-
 /* ---- hosts ---- */
 
 /* A dot in a host's part is allowed without TLS only: a store's certificate covers one level of names. */
@@ -284,7 +273,13 @@ static bool note_move(struct s3_auth *a, int status, const struct s3_fault *faul
         if (!may || region[0] == '\0' || region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")] != '\0' ||
             strcmp(region, a->region) == 0)
                 return false;
-        set_region(a->endpoints, a->endpoint, a->bucket, region);
+        struct s3_endpoints *endpoints = a->endpoints;
+        lock_scope(&endpoints->mutex);
+        struct bucket_region *entry = find_region(endpoints, a->endpoint, a->bucket)
+                                              ?: &endpoints->regions[endpoints->n_regions++ % REGIONS_MAX];
+        entry->endpoint = a->endpoint;
+        snprintf(entry->bucket, sizeof(entry->bucket), "%s", a->bucket);
+        snprintf(entry->region, sizeof(entry->region), "%s", region);
         return true;
 }
 
