@@ -11,12 +11,12 @@
  * that is in flight, to give its second half to an idle thread; the connection is then closed at the new end.
  *
  * A silent range, which receives no byte for several times the usual time of an answer, does not count against the
- * limit of its load.
+ * limit of its load. Once no block is left to take it is requested again, once, and its first request is cancelled.
  *
- * Near the end of a load, when no block is left to take, a silent range is late, and so is a straggler if the
- * throughput has fallen (concurrency.h). A late range first passes the rest of its run to another request; its last
- * block gets a hedge: a second request over another connection, into a slot of its own. The request that completes
- * first wins; a hedge's bytes are copied to their destination and hashed only then, so that the loser's are never used.
+ * A straggler near the end of a load, when no block is left to take and the throughput has fallen (concurrency.h),
+ * first passes the rest of its run to another request; its last block gets a hedge: a second request over another
+ * connection, into a slot of its own. The request that completes first wins; a hedge's bytes are copied to their
+ * destination and hashed only then, so that the loser's are never used.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
@@ -24,7 +24,7 @@
 #include "daemon/io/remote/remote.h"
 
 #define BUFFER (256u * 1024)
-#define SILENT_MORE 4 /* requests */
+#define REPEATS 4u /* of one load at a time */
 
 /* ---- jobs, which several threads share: with the reader's lock held ---- */
 
@@ -46,15 +46,20 @@ static bool may_request(const struct http_job *own)
         return own->concurrency.slowed_ns == 0 || own->requests < own->concurrency.limit;
 }
 
-bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent, uint64_t now)
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now)
 {
         struct http_job *own = job->http;
         uint64_t after = concurrency_straggler(&own->concurrency);
         concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
         bool slow = after > 0 && now - since_ns > after && !concurrency_is_saturated(&own->concurrency);
-        /* Of silent ranges, as many as the limit and a few more: a server that answers none gets no flood. */
-        silent = silent && own->requests < 2 * own->concurrency.limit + SILENT_MORE;
-        return (silent || slow) && job->next == job->plan->n_blocks && may_request(own);
+        return slow && job->next == job->plan->n_blocks && may_request(own);
+}
+
+bool http_try_repeat_locked(struct read_job *job)
+{
+        bool may = job->next == job->plan->n_blocks && job->http->repeats < REPEATS;
+        job->http->repeats += may;
+        return may;
 }
 
 /* ---- ranges ---- */
@@ -116,8 +121,18 @@ static void set_silent(struct range *range, bool silent)
                 http_wake(reader_of(range), true);
 }
 
+static void end_repeat(struct range *range)
+{
+        if (!range->repeating)
+                return;
+        range->repeating = false;
+        lock_scope(&reader_of(range)->mutex);
+        range->run.job->http->repeats--;
+}
+
 static void cancel_requests(struct range *range)
 {
+        end_repeat(range);
         http_transfer_cancel(&range->first);
         http_transfer_cancel(&range->hedge);
         set_counted(range, false);
@@ -239,6 +254,8 @@ static enum http_outcome on_accept(struct http_transfer *t)
         struct range *range = t->context;
         const struct object *object = object_of(range);
         update_limit(range, false, http_transfer_answered_ns(t));
+        if (t == &range->first)
+                end_repeat(range);
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
         if (t->answer.status == 206 || t->request.len == object->version.size)
@@ -277,6 +294,7 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct range *range = t->context;
         set_counted(range, false);
+        end_repeat(range);
         if (t->answer.redirect_url != NULL)
                 remote_set_redirect_url(object_of(range), t->answer.redirect_url);
         if (!range->has_block && run_over(range)) {
@@ -426,24 +444,27 @@ static void hedge_if_late(struct range *range, uint64_t now)
 {
         struct reader *reader = reader_of(range);
         struct read_job *job = range->run.job;
-        struct error error = {0};
         uint64_t silent_ns = http_transfer_silent_ns(&range->first, now);
-        uint64_t silence = 0; /* the least of a silent range, and the pause after a hedge that failed */
-        bool silent = false, late = false, last = false;
+        bool silent = false, repeats = false, late = false, last = false;
         if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
-                silence = concurrency_silence(&job->http->concurrency);
-                silent = silent_ns > silence;
-                late = (silent || range->has_block) && http_block_late_locked(job, range->begun_ns, silent, now);
+                silent = silent_ns > concurrency_silence(&job->http->concurrency);
+                repeats = silent && !range->repeated && range->hedge.loop == NULL && http_try_repeat_locked(job);
+                late = !repeats && range->has_block && http_block_late_locked(job, range->begun_ns, now);
                 last = reader_run_over_locked(&range->run);
         }
         set_silent(range, silent && range->has_block);
-        if (!late || range->hedge.loop != NULL || now - range->hedge_failed_ns < silence)
+        if (repeats) {
+                log_debug("no byte for %.1f s: requested again (%s)", (double)silent_ns / 1e9, object_of(range)->path);
+                http_transfer_cancel(&range->first);
+                set_counted(range, false);
+                range->repeated = range->repeating = true;
+                request_rest(range);
                 return;
-        if (!have_block(range, &error)) { /* a request for the rest of another's run */
-                if (error.code != 0)
-                        range_fail(range, &error);
-        } else if (!last) {
+        }
+        if (!late || range->hedge.loop != NULL || now - range->hedge_failed_ns < SECOND / 2)
+                return;
+        if (!last) {
                 pass_rest_to_other(range);
         } else if ((range->hedge_slot = reader_slot_get(reader)) != NULL) {
                 log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,

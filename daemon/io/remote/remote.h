@@ -59,6 +59,7 @@ struct http_job {
         struct concurrency concurrency;
         uint64_t received; /* atomic: bytes, including hedges */
         unsigned requests; /* of ranges: under way, and not paused */
+        unsigned repeats;  /* of silent ones, which have not been answered */
 };
 /* Bytes of an answer were received and taken: those that a pause puts off are received again. */
 static inline void http_job_moved(struct read_job *job, uint64_t now, size_t n)
@@ -77,7 +78,9 @@ struct range {
         bool redirected; /* the first goes to the stored target of a redirect instead of the object's URL */
         unsigned char *hedge_slot;
         struct http_retry retry;
-        bool counted; /* among its job's requests */
+        bool counted;   /* among its job's requests */
+        bool repeated;  /* its request was silent, and has been made again */
+        bool repeating; /* the second request has no answer yet */
 
         /* The current block, if has_block: */
         bool has_block;
@@ -101,9 +104,11 @@ void http_wake(struct reader *reader, bool all);
 
 /* ---- steps of a range that tests call, too ---- */
 
-/* With the lock held: the block that was requested at `since_ns` is late, or its request silent, no block is left to
- * take, and the server has capacity for more requests. */
-bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent, uint64_t now);
+/* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
+ * capacity for more requests. */
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now);
+/* The same: counts the repeat of a silent request. False if blocks are left to take, or enough are repeated. */
+bool http_try_repeat_locked(struct read_job *job);
 /* Callbacks of the first request and of the hedge. */
 enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);
 void hedge_done(struct http_transfer *t, enum http_outcome outcome);

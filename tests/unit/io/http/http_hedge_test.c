@@ -68,7 +68,7 @@ static bool late_after(uint64_t bytes)
 {
         now += SECOND / 10;
         http_job_moved(&job, now, bytes);
-        return http_block_late_locked(&job, SECOND, false, now);
+        return http_block_late_locked(&job, SECOND, now);
 }
 
 /* A load whose blocks took a tenth of a second each, ten at once; all are reserved, and one has been in flight since
@@ -111,13 +111,21 @@ TEST(no_block_is_late_while_unstarted_blocks_remain)
                 ck_assert(!late_after(i < 4 ? 10 * MiB : 0));
 }
 
-TEST(a_silent_request_is_late_even_if_the_server_is_busy)
+/* ---- silent requests ---- */
+
+TEST(four_silent_requests_are_repeated_at_a_time)
 {
-        for (int i = 0; i < 10; i++)
-                ck_assert(!late_after(10 * MiB));
-        ck_assert(http_block_late_locked(&job, SECOND, true, now));
+        for (int i = 0; i < 4; i++)
+                ck_assert(http_try_repeat_locked(&job));
+        ck_assert(!http_try_repeat_locked(&job));
+        own.repeats--;
+        ck_assert(http_try_repeat_locked(&job));
+}
+
+TEST(no_request_is_repeated_while_unstarted_blocks_remain)
+{
         job.next = plan.n_blocks - 1;
-        ck_assert(!http_block_late_locked(&job, SECOND, true, now));
+        ck_assert(!http_try_repeat_locked(&job));
 }
 
 /* ---- repeated bytes ---- */
