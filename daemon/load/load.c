@@ -114,7 +114,8 @@ static void plan_done(struct load *load)
                 return;
         }
         load_each_open (t, load) {
-                t->part->state = PART_PLANNED;
+                if (t->part->state == PART_IDLE) /* replicas share it */
+                        part_set_state(t->part, PART_PLANNED);
                 t->generation->data_bytes = t->part->resolved.plan.bytes;
                 t->generation->n_tensors = t->part->resolved.plan.n_tensors;
         }

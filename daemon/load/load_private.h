@@ -79,6 +79,7 @@ int load_open_parts(struct load *load, struct error *error);
 int part_plan(struct load_part *part, struct error *error);
 /* While READING: starts to read. */
 void part_read(struct load_part *part);
+void part_set_state(struct load_part *part, enum part_state state); /* asserts that it may follow */
 
 /* ---- report.c ---- */
 

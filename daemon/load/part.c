@@ -14,6 +14,15 @@
 
 #include <string.h>
 
+void part_set_state(struct load_part *part, enum part_state state)
+{
+#define TO(state) (1u << PART_##state)
+        static const unsigned allowed[] = {
+                [PART_IDLE] = TO(PLANNED), [PART_PLANNED] = TO(READING), [PART_READING] = TO(READ) | TO(FAILED)};
+#undef TO
+        change_state(part->state, state, allowed);
+}
+
 /* ---- opening, on a worker ---- */
 
 /* The files of each rank, selected by their names. An index would cover all files, by their number: it is not used. */
@@ -231,7 +240,7 @@ static void read_ended(struct callback *item)
 {
         struct load_part *part = container_of(item, struct load_part, job.ended);
         const struct read_job *job = &part->job;
-        part->state = job->failed ? PART_FAILED : PART_READ;
+        part_set_state(part, job->failed ? PART_FAILED : PART_READ);
         if (!load_step_done(part->load))
                 return;
         if (job->failed)
@@ -246,7 +255,7 @@ void part_read(struct load_part *part)
         const struct source_set *set = &part->resolved.set;
         struct read_job *job = &part->job;
         load->pending += 2;
-        part->state = PART_READING;
+        part_set_state(part, PART_READING);
         job->engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD;
         /* A load from the network has a limit of its own, which the server's responses set. */
         job->storage = job->engine == READ_PREAD ? load->lane : 0;
