@@ -394,7 +394,7 @@ static void seal(struct publication *p)
         work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
 }
 
-/* The files of the base are still those of the claim. */
+/* The files of the base have not changed since the claim. */
 static void check_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);

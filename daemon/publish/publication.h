@@ -24,7 +24,7 @@ enum publication_state {
         PUBLICATION_ADMITTING,  /* a generation exists, and its bytes are asked for (admission.h) */
         PUBLICATION_FILLING,    /* the client writes to the segments that it has */
         PUBLICATION_ALLOCATING, /* a further segment, on the device's thread */
-        PUBLICATION_SEALING,    /* workers: the base has not changed, nobody may write, and the table is valid */
+        PUBLICATION_SEALING,    /* workers: the base has not changed, no process may write, and the table is valid */
         PUBLICATION_HASHING,    /* workers: every storage and the table */
         PUBLICATION_PUBLISHED,  /* this and the following: ended */
         PUBLICATION_FAILED,

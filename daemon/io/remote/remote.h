@@ -94,7 +94,7 @@ struct range {
 
 /* Takes one more, if there is one. */
 bool range_take(struct http_thread *self);
-/* Ends those whose jobs were stopped, and all if the reader ends; resumes those that waited for a slot. */
+/* Ends the ranges of stopped jobs, or all if the reader ends; resumes ranges that waited for a slot. */
 void ranges_recheck(struct http_thread *self);
 /* Once for each turn of the loop: starts retries, and hedges for late ranges. Milliseconds that the loop may wait. */
 unsigned ranges_tick(struct http_thread *self);
