@@ -361,9 +361,7 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
         bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
                    cuda_close(d->devices.cuda);
         bool stopped = work_pool_stop(d->pool, deadline);
-        /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
-        if (stopped && all)
-                wake_drain(d->wake);
+        stopped = persist_stop(&d->server.persist, deadline) && stopped;
         *cuda_hangs = false;
         for (size_t i = 0; i < d->devices.n; i++) {
                 const struct device *device = d->devices.v[i];
@@ -373,9 +371,11 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
                 *cuda_hangs |= !idles && device->pages == PAGES_DEVICE;
                 stopped = stopped && idles;
         }
+        /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
+        if (stopped && all)
+                wake_drain(d->wake);
         /* Workers may use slots of the ring, and contexts register it: only now is it freed. */
-        all = stopped && reader_deinit(&d->reader, deadline) && all;
-        return persist_stop(&d->server.persist, deadline) && all;
+        return stopped && reader_deinit(&d->reader, deadline) && all;
 }
 
 static void close_handle(uv_handle_t *handle, void *arg)
