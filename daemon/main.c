@@ -296,6 +296,7 @@ static int make_parts(struct daemon *d, struct error *error)
         struct config *c = &d->config;
         struct server *s = &d->server;
         const char *folder = filled(c->state);
+        struct snapshot models;
         int r = roles_open(&c->access, error)
                         ?: source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
                         ?: make_devices(d, error)
@@ -312,10 +313,11 @@ static int make_parts(struct daemon *d, struct error *error)
         if (r < 0)
                 return r;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
-        persist_recover(&s->persist, &d->listen_fds);
+        persist_recover(&s->persist, &d->listen_fds, folder, &models);
         scrub_init(&s->scrub, &s->desired);
-        desired_restore(&s->desired, folder);
-        state_writer_init(&s->state_writer, d->pool, folder, desired_state, &s->desired);
+        desired_restore(&s->desired, &models);
+        snapshot_deinit(&models);
+        persist_start(&s->persist, d->pool, folder, desired_models, &s->desired);
         return 0;
 }
 
@@ -327,7 +329,7 @@ static void on_ending(uv_timer_t *timer)
         uint64_t since = now_ns() - d->closing_since;
         bool closed = server_release(&d->server, since > FLUSH_GRACE_NS) && loads_empty(&d->loads) &&
                       list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
-                      !d->server.state_writer.writing && cuda_close(d->devices.cuda);
+                      !d->server.persist.file.writing && cuda_close(d->devices.cuda);
         if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }

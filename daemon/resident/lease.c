@@ -148,8 +148,8 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         if (lease == NULL)
                 return NULL;
         lease->owner = owner;
-        if (leases->granted != NULL)
-                leases->granted(leases->persist, lease);
+        if (leases->changed != NULL)
+                leases->changed(leases->persist);
         metric_add(METRIC_ATTACHES, 1);
         return lease;
 }
@@ -193,8 +193,8 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_owner);
         list_remove(&lease->by_token);
         quota_discharge(&lease->charge);
-        if (leases->ended != NULL)
-                leases->ended(leases->persist, lease);
+        if (leases->changed != NULL)
+                leases->changed(leases->persist);
         lease->magic = 0;
         free(lease);
         leases->n--;

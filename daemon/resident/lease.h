@@ -21,8 +21,6 @@
 
 #include <sys/types.h>
 
-struct journal_lease;
-
 #define LEASE_TOKEN 16 /* bytes */
 
 /* A process that holds leases, over any number of connections. */
@@ -42,7 +40,7 @@ struct process {
         char *client;          /* the name it gave; NULL: none */
         struct list held;      /* of leases */
         void *watch;           /* the server's poll handle */
-        uint64_t persisted_id; /* its number in the journal; 0: it has no row there */
+        uint64_t persisted_id; /* its number in the snapshot; 0: it was in none */
         bool stored;           /* its pidfd is in the fd store */
 };
 
@@ -72,8 +70,7 @@ struct lease {
         uint64_t notified_arrivals; /* that its client was notified of */
         bool event_pending;         /* its client is to be notified; then it is first in its owner's list */
         unsigned char token[LEASE_TOKEN];
-        struct journal_lease *row; /* persist's; NULL: it does not outlive the daemon */
-        uint64_t claim_until_ns;   /* unclaimed: it counts as an orphan from then on */
+        uint64_t claim_until_ns; /* unclaimed: it counts as an orphan from then on */
 };
 
 struct leases {
@@ -85,8 +82,7 @@ struct leases {
         struct quotas *users; /* charged for restored leases; NULL: no quotas */
         /* Hooks of what makes leases outlive the daemon (persist), which sets them; NULL: nothing does. */
         struct persist *persist;
-        void (*granted)(struct persist *persist, struct lease *lease);
-        void (*ended)(struct persist *persist, struct lease *lease);
+        void (*changed)(struct persist *persist);
         void (*process_freed)(struct persist *persist, struct process *process);
         /* Begin watching the pidfd of a new process; end it with its last lease. */
         int (*watch)(struct process *process);

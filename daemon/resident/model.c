@@ -131,7 +131,6 @@ static void remove_name(struct generation *generation, struct model_name *name)
 {
         if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED)
                 add_ended(generation, name);
-        generation->names_lost++;
         list_remove(&name->link);
         list_remove(&name->by_name);
         quota_discharge(&name->charge);

@@ -37,7 +37,6 @@
 #include <sys/types.h>
 
 struct persisted;
-struct journal_name;
 
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
 #define GENERATION_MAGIC 0x67656e65u
@@ -93,21 +92,20 @@ struct model_name {
         struct list by_name; /* in resident->by_name */
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
-        uid_t owner;              /* the user who first loaded a model under it, and may load another source under it */
-        char *source;             /* canonical: what was loaded under it; NULL: the generation's */
-        struct journal_name *row; /* persist's; NULL: it has none in the journal */
+        uid_t owner;  /* the user who first loaded a model under it, and may load another source under it */
+        char *source; /* canonical: what was loaded under it; NULL: the generation's */
         char text[];
 };
 
 /* The manifest as a reader sees it; `table` holds one. */
 struct manifest_view table_manifest(const struct table *table);
 
-/* Settings that may change at any time. The layout is part of the journal's format (persist/journal.h). */
+/* Settings that may change at any time. */
 struct model_settings {
         uint64_t keep_alive_ns;    /* it expires after so long without a lease; 0: never */
         uint64_t drain_timeout_ns; /* the generation it replaces is unloaded by force after so long; 0: never */
         uint32_t priority;         /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
-        bool pinned;               /* never evicted, and does not expire; in the state file: on any of its devices */
+        bool pinned;               /* never evicted, and does not expire; in a snapshot: on any of its devices */
 };
 
 /* In the order of the latest changes, while clients subscribe to them (serve/events/changes.h). */
@@ -128,8 +126,7 @@ struct generation {
         enum generation_state state;
         struct list names;
         struct model_name *last_name; /* that was removed; NULL: none */
-        uint64_t names_lost;
-        char *source; /* canonical */
+        char *source;                 /* canonical */
         struct source_identity identity;
         struct caller caller;             /* for whom it was loaded: a later run opens only what they may open then */
         char *pattern;                    /* of the files of ranks; NULL: replicas */

@@ -108,7 +108,6 @@ static void on_tick(uv_timer_t *timer)
         events_progress(server);
         desired_tick(&server->desired, now_ns());
         persist_tick(&server->persist, now_ns());
-        state_writer_tick(&server->state_writer);
         scrub_tick(&server->scrub);
         if (server->ending == ENDING_NOW ||
             (server->ending == ENDING_DRAINED && server->leases.n == 0 && loads_empty(server->loads))) {
@@ -161,7 +160,6 @@ static void on_changed(struct resident *resident, struct generation *generation,
         events_changed(server, generation, removed);
         deferred_recheck(server);
         persist_changed(&server->persist);
-        server->state_writer.due = true;
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
@@ -174,7 +172,7 @@ static void on_desired_changed(struct desired *desired)
 {
         struct server *server = container_of(desired, struct server, desired);
         deferred_recheck(server);
-        server->state_writer.due = true;
+        persist_changed(&server->persist);
 }
 
 static void on_publication_ended(const struct publication *publication)
@@ -245,7 +243,6 @@ void server_close(struct server *server)
         server->closing = true;
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
-        state_writer_tick(&server->state_writer);
         desired_close(&server->desired);
         uv_close((uv_handle_t *)&server->accept_poll, NULL);
         listener_close(&server->listener);
@@ -278,7 +275,6 @@ bool server_release(struct server *server, bool abort)
 void server_deinit(struct server *server)
 {
         persist_deinit(&server->persist);
-        state_writer_deinit(&server->state_writer);
         desired_deinit(&server->desired);
         changes_deinit(&server->model_changes);
         listener_deinit(&server->listener);

@@ -9,7 +9,6 @@
 #include "daemon/load/load.h"
 #include "daemon/publish/publication.h"
 #include "daemon/resident/persist/persist.h"
-#include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/conn/conn.h"
 #include "daemon/serve/conn/turns.h"
@@ -55,8 +54,7 @@ struct server {
         struct loads *loads;
         struct publications publications;
         struct leases leases;
-        struct persist persist;           /* what survives this process */
-        struct state_writer state_writer; /* and what is written of it */
+        struct persist persist; /* what survives this process */
         struct scrub scrub;
         uint64_t started_ns;
         uint64_t last_op;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,state_file,commit_record,journal,
+"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,snapshot,commit_record,
 published_table}. Run by hand when one of these formats changes."""
 
 import os
@@ -191,7 +191,7 @@ second("segment-outside", (2, 6, 14, 1, 2, 1, 16, 24))
 second("offset-outside", (2, 6, 14, 1, 2, 0, 41, 24))
 second("offset-wraps", (2, 6, 14, 1, 2, 0, 2**64 - 1, 24))
 
-# ---- state files: maps; the target appends the checksum ----
+# ---- snapshots: the number of leases, these, the map; the target appends the checksum ----
 
 def device(uuid, pinned=False):
     return {"uuid": uuid, "pinned": pinned}
@@ -203,26 +203,40 @@ MODEL = {**FACTS, "priority": 100, "keep_alive_ns": 0, "drain_timeout_ns": 10**9
 MODEL |= {"owner": 1000, "ranks": False, "devices": [device("6c3b2f0e-0000-0000-0000-000000000001", True)]}
 
 
-def state(*models, **wrong):
-    return pack({"last_generation": 7, "models": list(models), **wrong})
+NAME = {"model": 3, "name": "org/name", "keep_alive_ns": 0, "drain_timeout_ns": 10**9, "priority": 100}
+NAME |= {"pinned": True, "owner": 1000, "charged": 1001}
 
 
-put("state_file", "empty", state())
-put("state_file", "one", state(MODEL))
-put("state_file", "two", state(MODEL, {**MODEL, "name": "b", "pinned": False, "devices": [device("x"), device("y"), device("x")]}))
-put("state_file", "ranks", state({**MODEL, "ranks": True, "pattern": "r{rank}"}))
-put("state_file", "cut", state(MODEL)[:-9])
-put("state_file", "no-models", pack({"last_generation": 7}))
-put("state_file", "models-wrong", state(models=5))
+def state(*models, leases=b"", **wrong):
+    map = {"last_generation": 7, "models": list(models), "names": [], **wrong}
+    return bytes([len(leases) // 64]) + leases + pack(map)
+
+
+def lease(number, model):
+    return struct.pack("<QQQQQII16s", number, model, 4, 5, 0, 6, 7, bytes(range(16)))
+
+
+put("snapshot", "empty", state())
+put("snapshot", "one", state(MODEL))
+put("snapshot", "two", state(MODEL, {**MODEL, "name": "b", "pinned": False, "devices": [device("x"), device("y"), device("x")]}))
+put("snapshot", "ranks", state({**MODEL, "ranks": True, "pattern": "r{rank}"}))
+put("snapshot", "cut", state(MODEL)[:-9])
+put("snapshot", "no-models", b"\0" + pack({"last_generation": 7}))
+put("snapshot", "models-wrong", state(models=5))
 for field in MODEL:
-    put("state_file", "without-" + field, state({k: v for k, v in MODEL.items() if k != field}))
-put("state_file", "priority-large", state({**MODEL, "priority": 2**40}))
-put("state_file", "nobody", state({**MODEL, "uid": 2**32 - 1}))
-put("state_file", "groups-many", state({**MODEL, "groups": [1] * 129}))
-put("state_file", "devices-many", state({**MODEL, "devices": [device("d%d" % i) for i in range(65)]}))
-put("state_file", "devices-none", state({**MODEL, "devices": []}))
-put("state_file", "source-nul", state({**MODEL, "source": "\0/m/a"}))
-put("state_file", "name-empty", state({**MODEL, "name": ""}))
+    put("snapshot", "without-" + field, state({k: v for k, v in MODEL.items() if k != field}))
+put("snapshot", "priority-large", state({**MODEL, "priority": 2**40}))
+put("snapshot", "nobody", state({**MODEL, "uid": 2**32 - 1}))
+put("snapshot", "groups-many", state({**MODEL, "groups": [1] * 129}))
+put("snapshot", "devices-many", state({**MODEL, "devices": [device("d%d" % i) for i in range(65)]}))
+put("snapshot", "devices-none", state({**MODEL, "devices": []}))
+put("snapshot", "source-nul", state({**MODEL, "source": "\0/m/a"}))
+put("snapshot", "name-empty", state({**MODEL, "name": ""}))
+put("snapshot", "names", state(MODEL, names=[NAME, {**NAME, "model": 4, "name": "b"}], leases=lease(9, 3) + lease(10, 4)))
+put("snapshot", "leases-cut", b"\2" + lease(9, 3) + lease(10, 4)[:-1])
+put("snapshot", "name-long", state(names=[{**NAME, "name": "n" * 1025}]))
+for field in NAME:
+    put("snapshot", "name-without-" + field, state(names=[{k: v for k, v in NAME.items() if k != field}]))
 
 # ---- commit records: the manifest's size, the manifest, the details; the target appends the checksum ----
 
@@ -256,27 +270,6 @@ put("commit_record", "manifest-huge", record(manifest(**GOOD, size=2**64 - 8)))
 for field in DETAILS:
     rest = pack({k: v for k, v in DETAILS.items() if k != field})
     put("commit_record", "without-" + field, struct.pack("<H", 136) + manifest([], [], b"", [], []) + rest)
-
-# ---- journals: the numbers of names and leases in the head, and rows ----
-
-
-def name_row(model, text, priority=100, pinned=1):
-    return struct.pack("<QQQIB3xII", model, 0, 0, priority, pinned, 1000, 0) + text.ljust(1032, b"\0")
-
-
-def lease_row(number, model):
-    return struct.pack("<QQQQII16sQ", number, model, 4, 5, 6, 7, bytes(range(16)), 0)
-
-
-put("journal", "empty", b"\0\0")
-put("journal", "rows", b"\x02\x02" + name_row(3, b"a") + name_row(4, b"b") + lease_row(9, 3) + lease_row(10, 4))
-put("journal", "free-rows", b"\x03\x02" + name_row(0, b"") * 2 + name_row(4, b"b") + lease_row(0, 0) + lease_row(10, 4))
-put("journal", "no-text", b"\x01\x00" + name_row(3, b""))
-put("journal", "no-end", b"\x01\x00" + name_row(3, b"n" * 1032))
-put("journal", "priority-large", b"\x01\x00" + name_row(3, b"n", 10001))
-put("journal", "pinned-unknown", b"\x01\x00" + name_row(3, b"n", pinned=7))
-put("journal", "lease-of-none", b"\x00\x01" + lease_row(9, 0))
-put("journal", "rows-missing", b"\xff\xff" + name_row(3, b"a"))
 
 # ---- tables of published models: a valid one, and each field invalid ----
 

@@ -5,7 +5,7 @@
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/kills_model.h"
 
-#include "daemon/resident/persist/state_file.h"
+#include "daemon/resident/persist/snapshot_io.h"
 
 #define STORE 96
 
@@ -144,21 +144,21 @@ static void query_names(struct kills *k)
 /* The state file has the pin and the priority of each name. */
 static bool state_agrees(const struct kills *k)
 {
-        struct state_file state;
+        struct snapshot state;
         struct error error = {0};
-        int r = state_file_load(&state, k->state, &error);
-        const struct model_record *witness = r == 0 ? state_file_find(&state, PINNED) : NULL;
+        int r = snapshot_load(&state, k->state, &error);
+        const struct model_record *witness = r == 0 ? snapshot_find(&state, PINNED) : NULL;
         bool agrees = witness != NULL && witness->settings.pinned;
         if (r != 0 && r != STREAMER_ENOENT)
                 die("%s", error.text);
         for (unsigned i = 0; i < NAMES && agrees; i++) {
                 const struct history *name = &k->shared->names[i];
-                const struct model_record *m = state_file_find(&state, kills_name(i));
+                const struct model_record *m = snapshot_find(&state, kills_name(i));
                 bool pinned = m != NULL && m->settings.pinned;
                 agrees = pinned == (name->pins == MAY_BE_PINNED) &&
                          (!pinned || name->priorities == 1u << number_of(m->settings.priority));
         }
-        state_file_deinit(&state);
+        snapshot_deinit(&state);
         return agrees;
 }
 
@@ -272,7 +272,7 @@ static void unload_all(struct kills *k)
         client_wait_used(k->client, 0);
         manager_wait(&k->m, MANAGED_MODELS, 0);
         manager_wait(&k->m, MANAGED_PROCESSES, 0);
-        manager_wait(&k->m, "", k->stored ? 1 : 0); /* the journal */
+        manager_wait(&k->m, "", k->stored ? 1 : 0); /* the snapshots */
         if (k->m.dropped)
                 die("%zu descriptors did not fit the store", k->m.dropped);
 }

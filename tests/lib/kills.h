@@ -13,7 +13,7 @@
  *   - what was pinned throughout is restored; without a store nothing else is
  *   - the state file is readable at any moment, and soon has the current pins
  *   - the held lease reads the same bytes; the daemon has it, or it is lost
- * and at the end the store and the journal are empty.
+ * and at the end the store has no more than the snapshots.
  */
 #pragma once
 

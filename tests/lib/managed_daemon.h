@@ -7,7 +7,7 @@
 #include "tests/lib/service_manager.h"
 #include "tests/lib/fixture.h"
 
-#define MANAGED_JOURNAL "sd-journal"
+#define MANAGED_SNAPSHOT "sd-snapshot"
 #define MANAGED_MODELS "sd-m"
 #define MANAGED_PROCESSES "sd-p"
 #define MANAGED_STORE 64

@@ -109,23 +109,23 @@ void fact_caller(struct facts *f, struct caller *caller)
 
 /* ---- whole files ---- */
 
-struct foot {
-        char magic[RECORD_MAGIC];
-        uint32_t version, reserved;
-        uint64_t first_size, map_size;
-        unsigned char checksum[DIGEST_SIZE];
-};
-
-int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, const char magic[RECORD_MAGIC])
+struct record_foot record_foot(const void *first, size_t first_size, const void *map, size_t map_size,
+                               const char magic[RECORD_MAGIC])
 {
-        struct foot foot = {.version = VERSION, .first_size = first_size, .map_size = out->size};
+        struct record_foot foot = {.version = VERSION, .first_size = first_size, .map_size = map_size};
         struct hash hash;
         hash_init(&hash);
         memcpy(foot.magic, magic, sizeof(foot.magic));
         hash_update(&hash, first, first_size);
-        hash_update(&hash, out->data, out->size);
-        hash_update(&hash, &foot, offsetof(struct foot, checksum));
+        hash_update(&hash, map, map_size);
+        hash_update(&hash, &foot, offsetof(struct record_foot, checksum));
         hash_final(&hash, foot.checksum);
+        return foot;
+}
+
+int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, const char magic[RECORD_MAGIC])
+{
+        const struct record_foot foot = record_foot(first, first_size, out->data, out->size, magic);
         return msgpack_sbuffer_write(out, (const char *)&foot, sizeof(foot)) == 0 ? 0 : STREAMER_ENOMEM;
 }
 
@@ -133,7 +133,7 @@ const char *record_open(const void *file, size_t size, const char magic[RECORD_M
                         struct message *map)
 {
         const char *bytes = file;
-        struct foot foot;
+        struct record_foot foot;
         unsigned char sum[DIGEST_SIZE];
         if (size <= sizeof(foot))
                 return "it is too short";

@@ -4,11 +4,11 @@
  * reads it, so each fact is named once.
  *
  *   commit_record.h   what it takes to restore a generation with its memory
- *   state_file.h      what it takes to load a model again
+ *   snapshot.h        names, leases, and what it takes to load a model again
  *
- * Both are files that end with a foot, which says of which version they are and that they are whole:
+ * Both end with a foot, which says of which version they are and that they are whole:
  *
- *   manifest, of a commit record | one msgpack map | foot: magic, version, sizes, XXH3-128 of everything before it
+ *   manifest, or leases | one msgpack map | foot: magic, version, sizes, XXH3-128 of everything before it
  */
 #pragma once
 
@@ -41,7 +41,17 @@ void fact_caller(struct facts *facts, struct caller *caller);
 
 #define RECORD_MAGIC 8
 
-/* Appends a foot to the map in `out`, which comes after `first` (a manifest) in the file. STREAMER_ENOMEM. */
+struct record_foot {
+        char magic[RECORD_MAGIC];
+        uint32_t version, reserved;
+        uint64_t first_size, map_size;
+        unsigned char checksum[DIGEST_SIZE];
+};
+
+/* Of a map that comes after `first` in the file. */
+struct record_foot record_foot(const void *first, size_t first_size, const void *map, size_t map_size,
+                               const char magic[RECORD_MAGIC]);
+/* Appends it to the map in `out`. STREAMER_ENOMEM. */
 int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, const char magic[RECORD_MAGIC]);
 /* A file's map, and the size of what is before it. NULL, or what is wrong with the file. */
 const char *record_open(const void *file, size_t size, const char magic[RECORD_MAGIC], size_t *first_size,

@@ -3,12 +3,12 @@
  * Keeps the store in step with what is resident: see persist.h.
  *
  * One thread sends each message, in the order in which the loop asked. A model's messages end with a barrier: only
- * once the manager has read them is the model named in the journal, or its memory freed. Messages about processes
- * need none.
+ * once the manager has read them is the model's memory freed, or that of the one that it replaces. Messages about
+ * processes need none.
  *
- * A lease has a row in the journal, written when it is granted, and its process a pidfd in the store, sent a few times
- * a second. A row is complete up to the last store before a kill -9; a pidfd may be missing, and a process that is
- * polled has none. Then the next run knows the lease by its row alone, for as long as a client may take to reclaim it.
+ * The process of a lease has a pidfd in the store, sent a few times a second. It may be missing when the daemon is
+ * killed, and a process that is polled has none. Then the next run knows the lease by the snapshot alone, for as long
+ * as a client may take to reclaim it.
  */
 #include "daemon/resident/persist/persist.h"
 
@@ -19,150 +19,213 @@
 #define NAME_SIZE 32
 #define JOBS_MAX 4096
 #define SYNC_NS (UINT64_C(5) * 1000000000)
-/* The journal, one model of most segments, and some dozens of processes. */
+/* The snapshots, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
 /* There is a store, and it may be changed. */
 static bool is_on(const struct persist *persist)
 {
-        return persist->journal != NULL && !persist->frozen;
+        return persist->memory.fd >= 0 && !persist->frozen;
 }
 
-/* Logs it, once. */
-static void log_full(struct persist *persist, const char *what)
-{
-        if (!persist->full_logged)
-                log_warn("fd store: full: further %s do not survive a restart", what);
-        persist->full_logged = true;
-}
+/* ---- the snapshot ---- */
 
-/* ---- rows of names ---- */
-
-static void drop_name(struct persisted *persisted, struct journal_name *row)
+static void free_names(struct name_record *names, size_t n)
 {
-        journal_drop(&persisted->persist->journal->names, row);
-        if (--persisted->n_names == 0 && persisted->state == PERSIST_STORED)
-                generation_reap(persisted->generation);
+        for (size_t i = 0; i < n; i++)
+                free(names[i].text);
+        free(names);
 }
 
 /* The name has switched to a generation that is being stored. */
-static bool awaited(const struct persisted *persisted, const char *text)
+static bool awaits(const struct persisted *persisted, const char *text)
 {
         const struct generation *mine = persisted->generation;
         const struct generation *g = resident_on(mine->resident, text, GENERATION_READY, mine->device);
         return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING;
 }
 
-/* A few times a second, and at each change. */
-static void write_names(struct persisted *persisted)
+/* The names that lead to it: those it has, and of those it had in the last snapshot those that await a newer one. */
+static int update_names(struct persisted *persisted)
 {
         const struct generation *g = persisted->generation;
-        list_each_item (struct model_name, name, &g->names, link) {
-                struct journal_name row = {.model = persisted->id,
-                                           .settings = g->settings,
-                                           .owner = name->owner,
-                                           .charged = name->charge.user != NULL ? name->charge.user->uid + 1 : 0};
-                if (name->row != NULL) {
-                        name->row->settings = g->settings;
-                        continue;
+        struct name_record *before = persisted->names;
+        size_t n_before = persisted->n_names, n = 0;
+        int r = 0;
+        bool serves = g->state == GENERATION_READY;
+        list_each_item (const struct model_name, name, &g->names, link)
+                n += serves;
+        struct name_record *names = calloc(n + n_before + 1, sizeof(*names));
+        if (names == NULL)
+                return STREAMER_ENOMEM;
+        n = 0;
+        list_each_item (const struct model_name, name, &g->names, link) {
+                if (!serves)
+                        break;
+                names[n] = (struct name_record){persisted->id, strdup(name->text), g->settings, name->owner, 0};
+                if (name->charge.user != NULL)
+                        names[n].charged = (uint64_t)name->charge.user->uid + 1;
+                if (names[n].text != NULL)
+                        n++;
+                else
+                        r = STREAMER_ENOMEM;
+        }
+        for (size_t i = 0; i < n_before; i++)
+                if ((!serves || !generation_has_name(g, before[i].text)) && awaits(persisted, before[i].text)) {
+                        names[n++] = before[i];
+                        before[i].text = NULL;
                 }
-                if (g->state != GENERATION_READY)
-                        continue;
-                snprintf(row.text, sizeof(row.text), "%s", name->text);
-                name->row = journal_add(&persisted->persist->journal->names, &row);
-                persisted->n_names += name->row != NULL;
-                if (name->row == NULL)
-                        log_full(persisted->persist, "names");
-        }
+        free_names(before, n_before);
+        persisted->names = names;
+        persisted->n_names = n;
+        if (n_before > 0 && n == 0)
+                generation_reap(persisted->generation);
+        return r;
 }
 
-static void clear_names(struct persisted *persisted)
+static bool is_named(const struct persisted *persisted)
 {
-        const struct generation *g = persisted->generation;
-        const struct journal_table *names = &persisted->persist->journal->names;
-        bool ready = g->state == GENERATION_READY, awaits = false;
-        if (persisted->n_names == 0 || (ready && persisted->names_lost == g->names_lost))
-                return;
-        for (struct journal_name *row = NULL; (row = journal_each(names, row)) != NULL;) {
-                if (row->model != persisted->id)
-                        continue;
-                const struct model_name *name = ready ? generation_find_name(g, row->text) : NULL;
-                if (name == NULL && awaited(persisted, row->text))
-                        awaits = true;
-                else if (name == NULL || name->row != row) /* it was removed, and perhaps added again since */
-                        drop_name(persisted, row);
-        }
-        if (!awaits)
-                persisted->names_lost = g->names_lost;
+        return persisted->generation != NULL && persisted->state != PERSIST_REMOVING;
 }
 
-/* It is not in the store. */
-static void drop_names(struct persisted *persisted)
-{
-        const struct journal_table *names = &persisted->persist->journal->names;
-        for (struct journal_name *row = NULL; (row = journal_each(names, row)) != NULL;)
-                if (row->model == persisted->id)
-                        drop_name(persisted, row);
-        list_each_item (struct model_name, name, &persisted->generation->names, link)
-                name->row = NULL;
-}
-
-/* ---- rows of leases ---- */
-
-/* leases->granted: a lease of a model that is stored gets its row. */
-static void lease_granted(struct persist *persist, struct lease *lease)
-{
-        struct persisted *persisted = lease->generation->persisted;
-        struct process *process = lease->process;
-        if (!is_on(persist) || persisted == NULL || lease->row != NULL)
-                return;
-        if (process->persisted_id == 0)
-                process->persisted_id = ++persist->journal->counters[JOURNAL_PROCESS];
-        struct journal_lease row = {.id = lease->id,
-                                    .model = persisted->id,
-                                    .process = process->persisted_id,
-                                    .since_ns = lease->since_ns,
-                                    .pid = (uint32_t)process->pid,
-                                    .uid = process->uid};
-        memcpy(row.token, lease->token, sizeof(row.token));
-        journal_raise(persist->journal, JOURNAL_LEASE, lease->id);
-        lease->row = journal_add(&persist->journal->leases, &row);
-        if (lease->row == NULL)
-                log_full(persist, "leases");
-        persist->processes_due |= !process->stored;
-}
-
-static void lease_ended(struct persist *persist, struct lease *lease)
-{
-        if (is_on(persist) && lease->row != NULL)
-                journal_drop(&persist->journal->leases, lease->row);
-        lease->row = NULL;
-}
-
-/* When its leases are revoked; 1: already. */
-static void write_revocations(const struct persisted *persisted)
-{
-        const struct generation *g = persisted->generation;
-        if (!generation_drains(g))
-                return;
-        list_each_item (const struct lease, lease, &g->leases, in_generation)
-                if (lease->row != NULL)
-                        __atomic_store_n(&lease->row->revoked_ns, g->state == GENERATION_REVOKED ? 1 : g->drained_by_ns,
-                                         __ATOMIC_RELEASE);
-}
-
-/* New rows first: a name that switches is in the journal at every moment. */
-static void sync_rows(struct persist *persist)
+/* Their texts are borrowed. */
+static int collect_names(struct persist *persist, struct snapshot *snapshot)
 {
         list_each_item (struct persisted, persisted, &persist->models, link) {
-                if (persisted->state == PERSIST_REMOVING)
+                if (!is_named(persisted))
                         continue;
-                write_names(persisted);
-                write_revocations(persisted);
+                if (update_names(persisted) < 0)
+                        return STREAMER_ENOMEM;
+                for (size_t i = 0; i < persisted->n_names; i++) {
+                        struct name_record *all = array_grow(snapshot->names, snapshot->n_names, sizeof(*all));
+                        if (all == NULL)
+                                return STREAMER_ENOMEM;
+                        snapshot->names = all;
+                        all[snapshot->n_names++] = persisted->names[i];
+                }
         }
-        list_each_item (struct persisted, persisted, &persist->models, link)
-                if (persisted->state != PERSIST_REMOVING)
-                        clear_names(persisted);
+        return 0;
+}
+
+static int update_map(struct persist *persist)
+{
+        struct snapshot snapshot = {.n = 0};
+        msgpack_sbuffer map;
+        if (!persist->map_due)
+                return 0;
+        int r = persist->collect(persist->desired, &snapshot)
+                        ?: collect_names(persist, &snapshot)
+                        ?: snapshot_pack_map(&snapshot, &map);
+        snapshot.n_names = 0;
+        snapshot_deinit(&snapshot);
+        if (r < 0)
+                return r;
+        persist->file.due |= map.size != persist->map.size || memcmp(map.data, persist->map.data, map.size) != 0;
+        msgpack_sbuffer_destroy(&persist->map);
+        persist->map = map;
+        persist->map_due = false;
+        return 0;
+}
+
+static int pack_lease(struct persist *persist, const struct persisted *persisted, const struct lease *lease)
+{
+        const struct generation *g = lease->generation;
+        struct process *process = lease->process;
+        if (process->persisted_id == 0)
+                process->persisted_id = ++persist->counters[SNAPSHOT_PROCESS_IDS];
+        persist->processes_due |= !process->stored;
+        struct lease_record record = {.id = lease->id,
+                                      .model = persisted->id,
+                                      .process = process->persisted_id,
+                                      .since_ns = lease->since_ns,
+                                      .pid = (uint32_t)process->pid,
+                                      .uid = process->uid};
+        memcpy(record.token, lease->token, sizeof(record.token));
+        if (generation_drains(g))
+                record.revoked_ns = g->state == GENERATION_REVOKED ? 1 : g->drained_by_ns;
+        return snapshot_add_lease(&persist->bytes, &record);
+}
+
+static int pack_leases(struct persist *persist)
+{
+        int r = 0;
+        for (size_t i = 0; i < persist->n_unclaimed && r == 0; i++)
+                r = snapshot_add_lease(&persist->bytes, &persist->unclaimed[i]);
+        list_each_item (const struct persisted, persisted, &persist->models, link) {
+                if (!is_named(persisted))
+                        continue;
+                list_each_item (const struct lease, lease, &persisted->generation->leases, in_generation)
+                        r = r ?: pack_lease(persist, persisted, lease);
+        }
+        return r;
+}
+
+/* Processes are numbered as their first lease is packed. */
+static int pack(struct persist *persist)
+{
+        persist->counters[SNAPSHOT_WRITES]++;
+        persist->counters[SNAPSHOT_LEASE_IDS] = persist->leases->last_id;
+        int r = update_map(persist) ?: snapshot_begin(&persist->bytes, persist->counters) ?: pack_leases(persist);
+        if (r == 0)
+                memcpy(persist->bytes.data, persist->counters, sizeof(persist->counters));
+        return r ?: snapshot_end(&persist->bytes, &persist->map);
+}
+
+void persist_sync(struct persist *persist)
+{
+        struct error error;
+        if (!persist->due || !is_on(persist))
+                return;
+        persist->due = false; /* a failure is repeated by the tick, not by each reply */
+        int r = pack(persist);
+        r = r < 0 ? error_no_memory(&error)
+                  : snapshot_memory_write(&persist->memory, persist->bytes.data, persist->bytes.size, &error);
+        if (r < 0 && !persist->failed)
+                log_error("%s: the latest changes do not survive a restart", error.text);
+        persist->failed = r < 0;
+}
+
+static void leases_changed(struct persist *persist)
+{
+        persist->due = true;
+}
+
+/* ---- the state file ---- */
+
+static void save_run(struct work *work)
+{
+        struct state_file *file = container_of(work, struct state_file, work);
+        snapshot_save(file->folder, file->bytes.data, file->bytes.size, &file->error);
+}
+
+static void save_done(struct work *work);
+
+/* The last snapshot, without leases. */
+static void save(struct persist *persist)
+{
+        struct state_file *file = &persist->file;
+        if (!file->due || file->writing || file->folder == NULL)
+                return;
+        persist->counters[SNAPSHOT_WRITES]++;
+        if (snapshot_begin(&file->bytes, persist->counters) < 0 || snapshot_end(&file->bytes, &persist->map) < 0)
+                return; /* tried again at the next tick */
+        file->due = false;
+        file->writing = true;
+        file->error = (struct error){0};
+        work_submit(file->pool, WORK_LANE_STATE, &file->work, save_run, save_done);
+}
+
+static void save_done(struct work *work)
+{
+        struct state_file *file = container_of(work, struct state_file, work);
+        file->writing = false;
+        if (file->error.code != 0 && file->failure.code == 0)
+                log_error("%s: what is resident is not persisted", file->error.text);
+        file->failure = file->error;
+        if (file->error.code == 0)
+                save(container_of(file, struct persist, file));
+        else
+                file->due = true; /* the disk may be full for now */
 }
 
 /* ---- a model in the store ---- */
@@ -185,6 +248,7 @@ static void persisted_free(struct persisted *persisted)
         persisted->persist->used -= persisted->n_fds;
         list_remove(&persisted->link);
         msgpack_sbuffer_destroy(&persisted->details);
+        free_names(persisted->names, persisted->n_names);
         if (persisted->generation != NULL)
                 persisted->generation->persisted = NULL;
         free(persisted);
@@ -249,6 +313,7 @@ void persisted_remove(struct persisted *persisted)
 static void remove_stored(struct generation *generation)
 {
         struct persisted *persisted = generation->persisted;
+        persist_sync(persisted->persist);
         if (persisted->state == PERSIST_STORED && persisted->n_names == 0)
                 persisted_remove(persisted);
 }
@@ -282,10 +347,10 @@ static void store_done(struct work *work)
         if (persisted->error.code != 0) {
                 log_warn("%s: will not survive a restart: %s", generation_name(generation), persisted->error.text);
                 generation->not_stored = true;
-                drop_names(persisted);
                 persisted_remove(persisted); /* some of it may have been stored */
         }
-        sync_rows(persist);
+        persist->due = persist->map_due = true; /* names need not await it any more */
+        persist_sync(persist);
         generation_reap(generation);
 }
 
@@ -314,7 +379,7 @@ static bool has_capacity(struct persist *persist, struct generation *g)
 
 static void store(struct persist *persist, struct generation *g)
 {
-        uint64_t id = ++persist->journal->counters[JOURNAL_MODEL];
+        uint64_t id = ++persist->counters[SNAPSHOT_MODEL_IDS];
         struct persisted *persisted = persisted_new(persist, g, id, g->n_segments + 1);
         if (persisted == NULL)
                 return;
@@ -322,21 +387,18 @@ static void store(struct persist *persist, struct generation *g)
                 persisted_free(persisted);
                 return;
         }
-        list_each_item (struct lease, lease, &g->leases, in_generation)
-                lease_granted(persist, lease);
         work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
 }
 
 void persist_changed(struct persist *persist)
 {
+        persist->due = persist->map_due = true;
         if (!is_on(persist))
                 return;
-        journal_raise(persist->journal, JOURNAL_GENERATION, persist->resident->last_number);
         list_each_item (struct generation, g, &persist->resident->generations, link)
                 if (g->state == GENERATION_READY && g->persisted == NULL && !g->not_stored && can_be_stored(g) &&
                     has_capacity(persist, g))
                         store(persist, g);
-        sync_rows(persist);
 }
 
 /* ---- processes ---- */
@@ -388,9 +450,11 @@ static bool submit(struct persist *persist, uint64_t id, int fd)
 
 static void store_process(struct persist *persist, struct process *process)
 {
-        if (persist->used >= persist->max)
-                log_full(persist, "processes (FileDescriptorStoreMax=)");
-        if (persist->used >= persist->max || persist->jobs >= JOBS_MAX) {
+        bool full = persist->used >= persist->max;
+        if (full && !persist->full_logged)
+                log_warn("fd store: full: further processes do not survive a restart (FileDescriptorStoreMax=)");
+        persist->full_logged |= full;
+        if (full || persist->jobs >= JOBS_MAX) {
                 persist->processes_due = true; /* tried again */
                 return;
         }
@@ -412,28 +476,25 @@ static void process_freed(struct persist *persist, struct process *process)
 /* ---- restored leases ---- */
 
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
-                                    struct journal_lease *row)
+                                    const struct lease_record *record)
 {
-        struct lease *lease = lease_restore(persist->leases, process, generation, row->id, row->token);
+        struct lease *lease = lease_restore(persist->leases, process, generation, record->id, record->token);
         if (lease == NULL)
                 return NULL;
-        lease->since_ns = row->since_ns;
-        lease->row = row;
+        lease->since_ns = record->since_ns;
         if (process->persisted_id == 0)
-                process->persisted_id = row->process;
-        else
-                row->process = process->persisted_id;
-        persist->processes_due |= !process->stored;
+                process->persisted_id = record->process;
+        if (record >= persist->unclaimed && record < persist->unclaimed + persist->n_unclaimed)
+                persist->unclaimed[record - persist->unclaimed] = persist->unclaimed[--persist->n_unclaimed];
+        persist->due = true;
         return lease;
 }
 
-struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[LEASE_TOKEN])
+const struct lease_record *persist_unclaimed(const struct persist *persist, const unsigned char token[LEASE_TOKEN])
 {
-        if (!is_on(persist) || persist->claim_until_ns == 0)
-                return NULL;
-        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;)
-                if (memcmp(row->token, token, LEASE_TOKEN) == 0)
-                        return row;
+        for (size_t i = 0; i < persist->n_unclaimed; i++)
+                if (memcmp(persist->unclaimed[i].token, token, LEASE_TOKEN) == 0)
+                        return &persist->unclaimed[i];
         return NULL;
 }
 
@@ -447,23 +508,20 @@ struct generation *persist_generation(struct persist *persist, uint64_t id)
 
 /* ---- life ---- */
 
-/* A change of a priority raises no event. */
 void persist_tick(struct persist *persist, uint64_t now)
 {
-        if (!is_on(persist))
+        if (persist->frozen)
                 return;
-        sync_rows(persist);
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
-                struct journal_table *rows = &persist->journal->leases;
                 persist->claim_until_ns = 0;
-                /* Of processes that have not reclaimed their leases and have no pidfd in the store. */
-                for (struct journal_lease *row = NULL; (row = journal_each(rows, row)) != NULL;) {
-                        const struct lease *lease = leases_by_token(persist->leases, row->token);
-                        if (lease == NULL || lease->row != row)
-                                journal_drop(rows, row);
-                }
+                persist->n_unclaimed = 0;
+                persist->due = true;
         }
-        if (!persist->processes_due)
+        persist->due |= persist->failed;
+        persist_sync(persist);
+        if (persist->file.folder != NULL && update_map(persist) == 0)
+                save(persist);
+        if (!is_on(persist) || !persist->processes_due)
                 return;
         persist->processes_due = false;
         list_each_item (struct process, process, &persist->leases->processes, link)
@@ -474,12 +532,12 @@ void persist_tick(struct persist *persist, uint64_t now)
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
                  uint64_t max, struct error *error)
 {
-        *persist = (struct persist){.resident = resident, .leases = leases, .max = max};
+        *persist =
+                (struct persist){.resident = resident, .leases = leases, .memory.fd = -1, .max = max, .frozen = true};
         list_init(&persist->models);
         resident->remove_stored = remove_stored;
         leases->persist = persist;
-        leases->granted = lease_granted;
-        leases->ended = lease_ended;
+        leases->changed = leases_changed;
         leases->process_freed = process_freed;
         if (max == 0) {
                 bool any = false;
@@ -498,10 +556,20 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
         return persist->thread != NULL ? 0 : error_no_memory(error);
 }
 
+void persist_start(struct persist *persist, struct work_pool *pool, const char *folder,
+                   int (*collect)(const struct desired *, struct snapshot *), const struct desired *desired)
+{
+        persist->file.pool = pool;
+        persist->file.folder = folder;
+        persist->collect = collect;
+        persist->desired = desired;
+        persist->frozen = false;
+        persist_changed(persist);
+}
+
 void persist_freeze(struct persist *persist)
 {
-        if (!is_on(persist))
-                return;
+        persist_tick(persist, now_ns());
         persist->frozen = true;
         list_each_item_safe (struct persisted, persisted, &persist->models, link)
                 if (persisted->state == PERSIST_STORED)
@@ -516,5 +584,9 @@ bool persist_stop(struct persist *persist, uint64_t deadline_ns)
 void persist_deinit(struct persist *persist)
 {
         persist->thread = work_pool_free(persist->thread);
-        persist->journal = journal_free(persist->journal);
+        close_p(&persist->memory.fd);
+        msgpack_sbuffer_destroy(&persist->file.bytes);
+        msgpack_sbuffer_destroy(&persist->bytes);
+        msgpack_sbuffer_destroy(&persist->map);
+        free(persist->unclaimed);
 }

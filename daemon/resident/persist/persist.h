@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Persistence: models that are ready stay in the service manager's fd store, so that the next run serves them
- * at once, and processes that hold leases keep them.
+ * at once, and processes that hold leases keep them; the next run loads what was pinned and is not in the store.
+ *
+ * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident, never changed in place: a
+ * change marks it due, and it is written before anything is sent to a client, so no client has seen a state that a kill
+ * -9 can undo. The state file has the same a moment later.
  *
  * One model in the store:
  *
  *   storing ---------------> stored ----------> removing -----> (removed)
- *      \ names in the journal,                     \ names, the commit record, the segments
- *       \ segments, the commit record
+ *      \ segments, the commit record              \ the commit record, the segments
  *        \--> (removed): no capacity, or the manager does not answer
  *
  * The commit record is stored last: the next run drops a model without one, and one to which neither a name nor a lease
- * in the journal leads. While the store holds a generation's memory, it counts in the device's budget.
+ * of the snapshot leads. While the store holds a generation's memory, it counts in the device's budget.
  *
  * A name switches to a newer generation once that one's commit record is stored. Until then the next run finds
- * the older one under it: both have the name in the journal, and the newest complete one gets it.
+ * the older one under it: both have the name in the snapshot, and the newest complete one gets it.
  *
- * Owned by the loop; messages to the manager are sent in order on a thread of their own. Without a store nothing
- * is persisted, and every call does nothing.
+ * Owned by the loop; messages to the manager are sent in order on a thread of their own. Without a store there is the
+ * state file alone, and without a folder for that nothing is persisted.
  */
 #pragma once
 
 #include "daemon/base/sys/systemd.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/persist/commit_record.h"
-#include "daemon/resident/persist/journal.h"
+#include "daemon/resident/persist/snapshot_io.h"
 
 #include <inttypes.h>
 
@@ -37,10 +40,24 @@ struct persisted {
         struct generation *generation; /* NULL: an earlier run's, being removed */
         uint64_t id;
         enum persisted_state state;
-        uint64_t names_lost;     /* generation->names_lost when it had its rows alone */
-        size_t n_names;          /* its rows in the journal */
+        struct name_record *names; /* that led to it in the last snapshot */
+        size_t n_names;
         msgpack_sbuffer details; /* of its commit record, while it is stored */
         unsigned n_fds;
+        struct work work;
+        struct error error;
+};
+
+struct desired; /* of serve/desired, which sees all models */
+
+/* The state file, which a worker writes. */
+struct state_file {
+        const char *folder; /* NULL: none */
+        struct work_pool *pool;
+        bool due; /* its map is not that of the last snapshot */
+        bool writing;
+        msgpack_sbuffer bytes; /* as being written */
+        struct error failure;  /* of the last write, and logged; else zero */
         struct work work;
         struct error error;
 };
@@ -48,43 +65,57 @@ struct persisted {
 struct persist {
         struct resident *resident;
         struct leases *leases;
+        int (*collect)(const struct desired *desired, struct snapshot *snapshot); /* desired_models() */
+        const struct desired *desired;
+        struct snapshot_memory memory; /* fd -1: there is no store */
+        uint64_t counters[SNAPSHOT_COUNTERS];
+        msgpack_sbuffer bytes, map; /* of the last snapshot */
+        bool due, map_due;          /* leases, or also models or names, differ from that */
+        bool failed;                /* it could not be written, which was logged */
+        struct state_file file;
         struct work_pool *thread;
-        struct journal *journal; /* NULL: nothing is persisted */
-        uint64_t max, used;      /* descriptors in the store */
-        struct list models;      /* of struct persisted */
-        bool full_logged;        /* the lack of capacity was logged */
-        uint64_t jobs;           /* messages about processes in flight */
-        bool frozen;             /* the daemon ends: the store is not changed any more */
-        bool processes_due;      /* a process with a lease in the journal is not stored yet */
-        uint64_t claim_until_ns; /* leases of an earlier run may be reclaimed; 0: not any more */
+        uint64_t max, used;             /* descriptors in the store */
+        struct list models;             /* of struct persisted */
+        bool full_logged;               /* the lack of capacity was logged */
+        uint64_t jobs;                  /* messages about processes in flight */
+        bool frozen;                    /* nothing is persisted yet, or any more */
+        bool processes_due;             /* a process with a lease in the snapshot is not stored yet */
+        uint64_t claim_until_ns;        /* leases of an earlier run may be reclaimed; 0: not any more */
+        struct lease_record *unclaimed; /* those whose process was not restored */
+        size_t n_unclaimed;
 };
 
-/* `max` descriptors (0: persist nothing). Call before anything is resident. */
+/* `max` descriptors (0: no store). Call before anything is resident; it is frozen until persist_start(). */
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
                  uint64_t max, struct error *error);
+/* Before the loop runs: restores what an earlier run has stored and drops what is incomplete. Restored models are
+ * ready, with names and leases, and charged as before (recover.c). `models`: what the newest snapshot, or the state
+ * file of `folder` (NULL: none), has; to be deinited in any case. May block. */
+void persist_recover(struct persist *persist, struct listen_fds *listen_fds, const char *folder,
+                     struct snapshot *models);
+/* From now on what is resident is persisted. All of these are borrowed. */
+void persist_start(struct persist *persist, struct work_pool *pool, const char *folder,
+                   int (*collect)(const struct desired *, struct snapshot *), const struct desired *desired);
+/* The daemon ends: a last snapshot, and the store is not changed any more. */
+void persist_freeze(struct persist *persist);
 /* True if its thread ended, as work_pool_stop(). */
 bool persist_stop(struct persist *persist, uint64_t deadline_ns);
 void persist_deinit(struct persist *persist);
 
-/* Before the loop runs: restores what an earlier run has stored and drops what is incomplete. Restored models are
- * ready, with names and leases, and charged as before (recover.c). */
-void persist_recover(struct persist *persist, struct listen_fds *listen_fds);
-
-/* The daemon ends: the store is not changed any more. */
-void persist_freeze(struct persist *persist);
-
-/* A generation has changed. */
+/* A generation, a setting or a desired model has changed. */
 void persist_changed(struct persist *persist);
-/* A few times a second: stores processes that hold leases in the journal. */
+/* Before anything is sent: writes the snapshot if it is due. */
+void persist_sync(struct persist *persist);
+/* A few times a second: also writes the state file, and stores processes that hold leases. */
 void persist_tick(struct persist *persist, uint64_t now);
 
-/* The row of a lease of an earlier run whose process was not restored; NULL if none has this token. */
-struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[LEASE_TOKEN]);
+/* A lease of an earlier run whose process was not restored; NULL if none has this token. */
+const struct lease_record *persist_unclaimed(const struct persist *persist, const unsigned char token[LEASE_TOKEN]);
 struct generation *persist_generation(struct persist *persist, uint64_t id); /* NULL: it was not restored */
 
-/* A lease made from such a row, of a process of this run; NULL: no memory. */
+/* A lease made from such a record, of a process of this run; NULL: no memory. */
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
-                                    struct journal_lease *row);
+                                    const struct lease_record *record);
 
 /* ---- for recover.c ---- */
 
@@ -93,7 +124,7 @@ void persisted_remove(struct persisted *persisted);
 /* Stores the pidfd of a process, or (-1) removes it. 0 or a negative errno. */
 int persist_send_process(uint64_t id, int fd);
 
-/* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: of the journal, of a model's
+/* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: of the snapshots, of a model's
  * segments (sd-m7.0) and commit record (sd-m7.r), and of a process (sd-p7). */
 #define PERSIST_PREFIX "sd-"
-#define PERSIST_JOURNAL PERSIST_PREFIX "journal"
+#define PERSIST_SNAPSHOT PERSIST_PREFIX "snapshot"

@@ -2,12 +2,13 @@
  *
  * Recovery: restores what an earlier run has left in the store.
  *
- *   sort descriptors and the journal's rows by model and process > each complete model, newest first > processes
+ *   the newest snapshot > sort descriptors, names and leases by model and process
+ *                       > each complete model, newest first > processes
  *
  * No descriptor is trusted for its name. A model is restored if its commit record is sealed and its checksum
  * matches, the store has exactly the segments that the record lists, sealed and of the right sizes, its device is
  * configured and has the capacity, and a name or the lease of a live process leads to it. Everything else is removed
- * from the store. Without the journal nothing is restored.
+ * from the store. Without a snapshot in the store nothing of it is restored.
  *
  * The newest model of a name gets it: an older one with the same name was being replaced.
  *
@@ -30,24 +31,25 @@
 
 enum inherited_kind { INHERITED_MODEL, INHERITED_PROCESS };
 
-/* A descriptor of a model or a process, or a row of the journal that leads to it. */
+/* A descriptor of a model or a process, or a record of the snapshot that leads to it. */
 struct inherited {
         enum inherited_kind kind;
         uint64_t id;
         /* A descriptor: 0 (a commit record or a pidfd), or one more than a segment's number. */
         unsigned part;
-        int fd;    /* -1: a row, or taken */
-        void *row; /* a name of the model, or a lease of the process; of a model, also a lease that leads to it */
+        int fd;             /* -1: a record, or taken */
+        const void *record; /* a name of the model; a lease of the process, which also leads to its model */
 };
 
-#define PART_ROW (GENERATION_SEGMENTS + 1)
+#define PART_NAME (GENERATION_SEGMENTS + 1)
 #define PART_LEASE (GENERATION_SEGMENTS + 2)
 
 struct inheritance {
-        struct inherited *v; /* sorted: models before processes, the newest first; of each the descriptors, then rows */
+        /* Sorted: models before processes, the newest first; of each the descriptors, then the records. */
+        struct inherited *v;
         size_t n;
-        int journal;
-        unsigned journals;
+        int memory; /* of snapshots */
+        unsigned memories;
 };
 
 static void inheritance_add(struct inheritance *all, struct inherited one)
@@ -66,13 +68,13 @@ static int compare(const void *a, const void *b)
                 r = ORDER(y->id, x->id);
         if (r == 0)
                 r = ORDER(x->part, y->part);
-        return r != 0 ? r : ORDER((uintptr_t)x->row, (uintptr_t)y->row);
+        return r != 0 ? r : ORDER((uintptr_t)x->record, (uintptr_t)y->record);
 }
 
 /* Closes what was not taken out of it. */
 static void inheritance_deinit(struct inheritance *all)
 {
-        close_p(&all->journal);
+        close_p(&all->memory);
         for (size_t i = 0; i < all->n; i++)
                 close_p(&all->v[i].fd);
         free(all->v);
@@ -84,10 +86,10 @@ static bool add_fd(struct inheritance *all, const char *name, int fd)
         struct inherited one = {.fd = fd};
         unsigned segment = 0;
         int process = 0, record = 0, part = 0; /* where the name ends, if it is of this kind */
-        if (strcmp(name, PERSIST_JOURNAL) == 0) {
-                close_p(&all->journal);
-                all->journal = fd;
-                all->journals++;
+        if (strcmp(name, PERSIST_SNAPSHOT) == 0) {
+                close_p(&all->memory);
+                all->memory = fd;
+                all->memories++;
                 return true;
         }
         sscanf(name, PERSIST_PREFIX "p%" SCNu64 "%n", &one.id, &process);
@@ -115,42 +117,52 @@ static void add_fds(struct inheritance *all, struct listen_fds *listen_fds)
         }
 }
 
-static void add_rows(struct inheritance *all, const struct journal *journal)
+static void add_records(struct inheritance *all, const struct snapshot *snapshot)
 {
-        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
-                inheritance_add(all, (struct inherited){INHERITED_MODEL, row->model, PART_ROW, -1, row});
-        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;) {
-                inheritance_add(all, (struct inherited){INHERITED_MODEL, row->model, PART_LEASE, -1, row});
-                inheritance_add(all, (struct inherited){INHERITED_PROCESS, row->process, PART_ROW, -1, row});
+        for (size_t i = 0; i < snapshot->n_names; i++) {
+                const struct name_record *name = &snapshot->names[i];
+                inheritance_add(all, (struct inherited){INHERITED_MODEL, name->model, PART_NAME, -1, name});
+        }
+        for (size_t i = 0; i < snapshot->n_leases; i++) {
+                const struct lease_record *lease = &snapshot->leases[i];
+                inheritance_add(all, (struct inherited){INHERITED_MODEL, lease->model, PART_LEASE, -1, lease});
+                inheritance_add(all, (struct inherited){INHERITED_PROCESS, lease->process, PART_LEASE, -1, lease});
         }
 }
 
-/* ---- the journal ---- */
+/* ---- the snapshot ---- */
 
-static void open_journal(struct persist *persist, struct inheritance *all)
+/* The store's, which stays the place of the next ones. */
+static void open_memory(struct persist *persist, struct inheritance *all, struct snapshot *snapshot)
 {
         struct error error = {0};
-        if (all->journals == 1)
-                persist->journal = journal_open_consume_fd(take_fd(&all->journal), &error);
-        else if (all->journals > 1)
-                error_set(&error, STREAMER_ECORRUPT, "the journal of leases: there are %u", all->journals);
-        if (persist->journal != NULL) {
-                persist->used++;
+        int r = all->memories == 1
+                        ? snapshot_memory_open_consume_fd(&persist->memory, take_fd(&all->memory), snapshot, &error)
+                : all->memories > 1
+                        ? error_set(&error, STREAMER_ECORRUPT, "the snapshot of leases: there are %u", all->memories)
+                        : STREAMER_ENOENT;
+        persist->used++;
+        if (r == 0)
                 return;
-        }
-        if (all->journals > 0) {
+        if (all->memories > 0) {
                 log_error("fd store: nothing can be restored: %s", error.text);
-                fdstore_remove(PERSIST_JOURNAL);
+                fdstore_remove(PERSIST_SNAPSHOT);
         }
-        persist->journal = journal_new(&error);
-        if (persist->journal == NULL) {
+        if (snapshot_memory_new(&persist->memory, &error) < 0) {
                 log_error("fd store: nothing will be persisted: %s", error.text);
                 return;
         }
-        int r = fdstore_add(PERSIST_JOURNAL, persist->journal->fd);
+        r = fdstore_add(PERSIST_SNAPSHOT, persist->memory.fd);
         if (r < 0)
                 log_error("fd store: the service manager does not answer: %s", strerror(-r));
-        persist->used++;
+}
+
+static void load_file(struct snapshot *snapshot, const char *folder)
+{
+        struct error error;
+        int r = folder != NULL ? snapshot_load(snapshot, folder, &error) : STREAMER_ENOENT;
+        if (r < 0 && r != STREAMER_ENOENT)
+                log_error("%s; it is set aside, and pinned models are not restored (%s)", error.text, folder);
 }
 
 /* ---- models ---- */
@@ -159,11 +171,11 @@ static void open_journal(struct persist *persist, struct inheritance *all)
 static int check_parts(const struct inherited *e, size_t n, struct error *error)
 {
         for (size_t i = 1; i < n; i++)
-                if (e[i].row == NULL && e[i].part == e[i - 1].part)
+                if (e[i].record == NULL && e[i].part == e[i - 1].part)
                         return error_set(error, STREAMER_ECORRUPT, "two descriptors have one name");
         if (e[0].part != 0)
                 return error_set(error, STREAMER_ECORRUPT, "it was not committed: it has no commit record");
-        if (e[n - 1].row == NULL)
+        if (e[n - 1].record == NULL)
                 return error_set(error, STREAMER_ENOENT, "no name and no lease leads to it");
         return 0;
 }
@@ -186,51 +198,47 @@ static int adopt_segments(struct generation *g, struct inherited *segments, size
         return 0;
 }
 
-/* A name, with its charge; NULL where it has another row already, and without memory. */
-static struct model_name *restore_name(struct quotas *users, struct generation *g, const struct journal_name *row)
+/* A name, with its charge; `has`: the generation has it already, provisionally. False without memory. */
+static bool restore_name(struct quotas *users, struct generation *g, const struct name_record *record, bool has)
 {
         struct quota_charge charge = {.user = NULL};
-        struct model_name *name = generation_find_name(g, row->text);
-        if ((name != NULL && name->row != NULL) ||
-            (users != NULL && row->charged != 0 &&
-             quota_charge_restored(users, row->charged - 1, &charge, QUOTA_MODELS, 1) < 0))
-                return NULL;
-        if (name != NULL) { /* the provisional name is one of its own */
-                name->owner = row->owner;
-                name->charge = charge;
-                return name;
+        if (users != NULL && record->charged != 0 &&
+            quota_charge_restored(users, (uid_t)(record->charged - 1), &charge, QUOTA_MODELS, 1) < 0)
+                return false;
+        if (!has) {
+                int r = generation_add_name(g, record->text, g->source, record->owner, &charge);
+                quota_discharge(&charge);
+                return r == 0;
         }
-        generation_add_name(g, row->text, g->source, row->owner, &charge);
-        quota_discharge(&charge);
-        return generation_find_name(g, row->text);
+        struct model_name *name = generation_find_name(g, record->text);
+        name->owner = record->owner;
+        name->charge = charge;
+        return true;
 }
 
-/* Its names from the journal, without those that a newer model has.
+/* Its names of the snapshot, without those that a newer model has.
  *
  * A new generation has a provisional name until its own are known. If it is none of them it is removed before the
  * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
 static void restore_names(struct persisted *persisted, const struct inherited *e, size_t n, const char *provisional)
 {
         struct generation *g = persisted->generation;
+        bool has_provisional = true; /* it has not been confirmed */
         for (size_t i = 0; i < n; i++) {
-                struct journal_name *row = e[i].part == PART_ROW ? e[i].row : NULL;
-                struct model_name *name = NULL;
-                if (row == NULL)
+                const struct name_record *record = e[i].part == PART_NAME ? e[i].record : NULL;
+                if (record == NULL || resident_on(g->resident, record->text, GENERATION_READY, g->device) != NULL)
                         continue;
-                if (resident_on(g->resident, row->text, GENERATION_READY, g->device) == NULL)
-                        name = restore_name(persisted->persist->leases->users, g, row);
-                if (name == NULL) {
-                        journal_drop(&persisted->persist->journal->names, row);
+                bool confirms = has_provisional && strcmp(record->text, provisional) == 0;
+                if ((!confirms && generation_has_name(g, record->text)) ||
+                    !restore_name(persisted->persist->leases->users, g, record, confirms))
                         continue;
-                }
-                name->row = row;
-                persisted->n_names++;
-                bool pinned = g->settings.pinned || row->settings.pinned;
-                g->settings = row->settings;
+                has_provisional = has_provisional && !confirms;
+                bool pinned = g->settings.pinned || record->settings.pinned;
+                g->settings = record->settings;
                 g->settings.pinned = pinned;
                 generation_used(g);
         }
-        if (generation_find_name(g, provisional)->row == NULL)
+        if (has_provisional)
                 generation_drop_name(g, provisional);
         generation_ready(g);
 }
@@ -252,7 +260,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
 {
         struct device *device = resident_device(persist->resident, record->device, NULL);
         size_t n_fds = 1;
-        while (n_fds < n && e[n_fds].row == NULL)
+        while (n_fds < n && e[n_fds].record == NULL)
                 n_fds++;
         if (record->id != e->id)
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
@@ -283,14 +291,6 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
         return 0; /* its reference stays until leases are restored */
 }
 
-/* Of a model that is not restored: its clients get an error when they reclaim. */
-static void drop_rows(struct journal *journal, const struct inherited *e, size_t n)
-{
-        for (size_t i = 0; i < n; i++)
-                if (e[i].row != NULL)
-                        journal_drop(e[i].part == PART_ROW ? &journal->names : &journal->leases, e[i].row);
-}
-
 static void restore_model(struct persist *persist, struct inherited *e, size_t n)
 {
         struct commit_record record = {.manifest.fd = -1};
@@ -300,11 +300,10 @@ static void restore_model(struct persist *persist, struct inherited *e, size_t n
                         ?: restore(persist, e, n, &record, &error);
         if (r < 0) {
                 unsigned n_fds = 0;
-                for (size_t i = 0; i < n && e[i].row == NULL; i++)
+                for (size_t i = 0; i < n && e[i].record == NULL; i++)
                         n_fds = e[i].part + 1;
                 log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", e->id, record.name != NULL ? ", " : "",
                          record.name != NULL ? record.name : "", error.text);
-                drop_rows(persist->journal, e, n);
                 /* The messages are sent once the threads run. */
                 struct persisted *persisted = persisted_new(persist, NULL, e->id, n_fds);
                 if (persisted != NULL)
@@ -318,27 +317,22 @@ static void restore_model(struct persist *persist, struct inherited *e, size_t n
 static void restore_process(struct persist *persist, struct inherited *e, size_t n)
 {
         struct pollfd pidfd = {.fd = e->fd, .events = POLLIN};
-        bool duplicate = n > 1 && e[1].row == NULL, alive = !duplicate && poll(&pidfd, 1, 0) <= 0;
+        bool duplicate = n > 1 && e[1].record == NULL, alive = !duplicate && poll(&pidfd, 1, 0) <= 0;
         struct process *process = NULL;
-        for (size_t i = 0; i < n; i++) {
-                struct journal_lease *row = e[i].row;
-                if (row == NULL)
+        for (size_t i = 0; i < n && alive; i++) {
+                const struct lease_record *record = e[i].record;
+                struct generation *g = record != NULL ? persist_generation(persist, record->model) : NULL;
+                if (g == NULL)
                         continue;
-                struct generation *g = alive ? persist_generation(persist, row->model) : NULL;
-                if (g != NULL && process == NULL)
-                        process = leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid, take_fd(&e->fd),
-                                                            0);
-                struct lease *lease =
-                        g != NULL && process != NULL ? persist_lease_restore(persist, process, g, row) : NULL;
-                if (lease == NULL) {
-                        journal_drop(&persist->journal->leases, row);
+                if (process == NULL)
+                        process = leases_process_consume_fd(persist->leases, (pid_t)record->pid, record->uid,
+                                                            take_fd(&e->fd), 0);
+                struct lease *lease = process != NULL ? persist_lease_restore(persist, process, g, record) : NULL;
+                if (lease == NULL)
                         continue;
-                }
                 lease->claim_until_ns = persist->claim_until_ns;
                 if (g->state == GENERATION_DRAINING)
-                        g->drained_by_ns = row->revoked_ns;
-                else
-                        __atomic_store_n(&row->revoked_ns, 0, __ATOMIC_RELEASE); /* it was restored with its name */
+                        g->drained_by_ns = record->revoked_ns;
         }
         if (process == NULL) {
                 persist_send_process(e->id, -1);
@@ -348,9 +342,23 @@ static void restore_process(struct persist *persist, struct inherited *e, size_t
         persist->used++;
 }
 
+/* Leases whose process has no descriptor: they may still be reclaimed. */
+static void keep_unclaimed(struct persist *persist, const struct inherited *e, size_t n)
+{
+        for (size_t i = 0; i < n; i++) {
+                const struct lease_record *record = e[i].record;
+                if (persist_generation(persist, record->model) == NULL)
+                        continue;
+                struct lease_record *all = array_grow(persist->unclaimed, persist->n_unclaimed, sizeof(*all));
+                require(all != NULL); /* at the start */
+                persist->unclaimed = all;
+                all[persist->n_unclaimed++] = *record;
+        }
+}
+
 /* ---- all of it ---- */
 
-/* One model or process after the other. A process without a descriptor may still reclaim its leases. */
+/* One model or process after the other. */
 static void restore_all(struct persist *persist, struct inheritance *all)
 {
         if (all->n > 0)
@@ -360,12 +368,14 @@ static void restore_all(struct persist *persist, struct inheritance *all)
                 for (n = 1; i + n < all->n && e[n].kind == e->kind && e[n].id == e->id;)
                         n++;
                 bool is_model = e->kind == INHERITED_MODEL;
-                if (e->row != NULL) {
-                        if (is_model)
-                                drop_rows(persist->journal, e, n);
+                uint64_t *last = &persist->counters[is_model ? SNAPSHOT_MODEL_IDS : SNAPSHOT_PROCESS_IDS];
+                if (e->record != NULL) {
+                        if (!is_model)
+                                keep_unclaimed(persist, e, n);
                         continue;
                 }
-                journal_raise(persist->journal, is_model ? JOURNAL_MODEL : JOURNAL_PROCESS, e->id);
+                if (*last < e->id)
+                        *last = e->id;
                 if (is_model)
                         restore_model(persist, e, n);
                 else
@@ -373,23 +383,14 @@ static void restore_all(struct persist *persist, struct inheritance *all)
         }
 }
 
-void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
+static void restore_store(struct persist *persist, struct inheritance *all, const struct snapshot *snapshot)
 {
-        cleanup_with(inheritance_deinit) struct inheritance all = {.journal = -1};
-        if (persist->max == 0)
-                return;
-        add_fds(&all, listen_fds);
-        open_journal(persist, &all);
-        if (persist->journal == NULL)
-                return;
-        persist->frozen = true; /* restoring raises events that must not be written again */
-        persist->resident->last_number = persist->journal->counters[JOURNAL_GENERATION];
-        persist->leases->last_id = persist->journal->counters[JOURNAL_LEASE];
-        persist->claim_until_ns = now_ns() + CLAIM_NS;
-        add_rows(&all, persist->journal);
-        restore_all(persist, &all);
-        persist->frozen = false;
         size_t n_restored = 0, n_dropped = 0;
+        memcpy(persist->counters, snapshot->counters, sizeof(persist->counters));
+        persist->leases->last_id = snapshot->counters[SNAPSHOT_LEASE_IDS];
+        persist->claim_until_ns = now_ns() + CLAIM_NS;
+        add_records(all, snapshot);
+        restore_all(persist, all);
         list_each_item (const struct persisted, persisted, &persist->models, link) {
                 n_restored += persisted->generation != NULL;
                 n_dropped += persisted->generation == NULL;
@@ -401,4 +402,29 @@ void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
         if (n_restored + n_dropped > 0)
                 log_info("fd store: %zu models and %zu leases restored, %zu models dropped", n_restored,
                          persist->leases->n, n_dropped);
+}
+
+void persist_recover(struct persist *persist, struct listen_fds *listen_fds, const char *folder,
+                     struct snapshot *models)
+{
+        cleanup_with(inheritance_deinit) struct inheritance all = {.memory = -1};
+        cleanup_with(snapshot_deinit) struct snapshot stored = {.n = 0};
+        uint64_t *last = &persist->resident->last_number;
+        *models = (struct snapshot){.n = 0};
+        load_file(models, folder);
+        if (persist->max > 0) {
+                add_fds(&all, listen_fds);
+                open_memory(persist, &all, &stored);
+        }
+        *last = models->last_number > stored.last_number ? models->last_number : stored.last_number;
+        if (persist->memory.fd >= 0)
+                restore_store(persist, &all, &stored);
+        /* The file may be older, or be that of a run without a store. */
+        if (persist->counters[SNAPSHOT_WRITES] < models->counters[SNAPSHOT_WRITES])
+                persist->counters[SNAPSHOT_WRITES] = models->counters[SNAPSHOT_WRITES];
+        if (models->counters[SNAPSHOT_WRITES] < stored.counters[SNAPSHOT_WRITES]) {
+                snapshot_deinit(models);
+                *models = stored;
+                stored = (struct snapshot){.n = 0};
+        }
 }

@@ -412,21 +412,14 @@ static int compare(const void *a, const void *b)
         return r != 0 ? r : strcmp(x->name, y->name);
 }
 
-void desired_restore(struct desired *d, const char *folder)
+void desired_restore(struct desired *d, struct snapshot *snapshot)
 {
-        struct resident *resident = d->loads->resident;
-        struct state_file state = {0};
-        struct error error = {0};
         size_t n_restored = 0;
-        int r = folder != NULL ? state_file_load(&state, folder, &error) : STREAMER_ENOENT;
-        if (r < 0 && r != STREAMER_ENOENT)
-                log_error("%s; it is set aside, and pinned models are not restored (%s)", error.text, folder);
-        if (resident->last_number < state.last_number)
-                resident->last_number = state.last_number;
-        if (state.n > 0)
-                qsort(state.models, state.n, sizeof(*state.models), compare);
-        for (size_t i = 0; i < state.n; i++) {
-                struct desired_model *m = state.models[i].settings.pinned ? restored_new(d, &state.models[i]) : NULL;
+        if (snapshot->n > 0)
+                qsort(snapshot->models, snapshot->n, sizeof(*snapshot->models), compare);
+        for (size_t i = 0; i < snapshot->n; i++) {
+                struct model_record *record = &snapshot->models[i];
+                struct desired_model *m = record->settings.pinned ? restored_new(d, record) : NULL;
                 if (m != NULL && is_complete(m)) { /* resident */
                         model_free(m);
                 } else if (m != NULL) {
@@ -434,7 +427,6 @@ void desired_restore(struct desired *d, const char *folder)
                         n_restored++;
                 }
         }
-        state_file_deinit(&state);
         if (n_restored > 0)
                 log_info("restore: %zu pinned models are not resident and will be loaded", n_restored);
 }
@@ -446,12 +438,12 @@ void desired_add(struct desired *d, const struct generation *generation, const c
                 if (m == NULL && known->origin == DESIRED_RESTORED && strcmp(known->spec.name, name) == 0)
                         m = known;
         if (m == NULL) {
-                struct state_file one = {0};
-                struct model_record *record = state_file_add_generation(&one, generation, name);
+                struct snapshot one = {0};
+                struct model_record *record = snapshot_add_generation(&one, generation, name);
                 m = record != NULL ? restored_new(d, record) : NULL;
                 if (m != NULL)
                         insert(m);
-                state_file_deinit(&one);
+                snapshot_deinit(&one);
         }
         if (m == NULL || model_record_add_device(&m->spec, generation->device->uuid, true) < 0)
                 log_error("%s: was pinned, and is not restored: no memory", name);
@@ -459,19 +451,19 @@ void desired_add(struct desired *d, const struct generation *generation, const c
 
 /* What is to be restored (models that are not resident, and replicas beside those that are; ranks are resident all or
  * none) is appended to the resident models; only those are sorted then. */
-int desired_state(const struct desired *d, struct state_file *state)
+int desired_models(const struct desired *d, struct snapshot *snapshot)
 {
-        int r = state_file_of(state, d->loads->resident);
-        size_t n_resident = state->n;
+        int r = snapshot_of(snapshot, d->loads->resident);
+        size_t n_resident = snapshot->n;
         if (r < 0)
                 return r;
         list_each_item (const struct desired_model, m, &d->models, link) {
                 const struct model_record *spec = &m->spec;
                 if (m->origin != DESIRED_RESTORED)
                         continue;
-                const struct state_file resident = {.models = state->models, .n = n_resident};
-                struct model_record *to = state_file_find(&resident, spec->name);
-                if (to == NULL && state_file_add(state, spec) == NULL)
+                const struct snapshot resident = {.models = snapshot->models, .n = n_resident};
+                struct model_record *to = snapshot_find(&resident, spec->name);
+                if (to == NULL && snapshot_add(snapshot, spec) == NULL)
                         return STREAMER_ENOMEM;
                 if (to == NULL || to->ranks || spec->ranks || strcmp(to->source, spec->source) != 0)
                         continue;

@@ -22,13 +22,13 @@
  *
  * Replicas that fail alone are retried alone. A configured model that was READY is not loaded again when it is
  * unloaded, and it evicts nothing. A restored model leaves the list instead of becoming READY, or when a client
- * unpins, unloads or cancels it; as long as it is in the list, the state file contains it.
+ * unpins, unloads or cancels it; as long as it is in the list, the snapshots contain it.
  */
 #pragma once
 
 #include "daemon/base/text/secret.h"
 #include "daemon/load/load.h"
-#include "daemon/resident/persist/state_file.h"
+#include "daemon/resident/persist/snapshot.h"
 #include "daemon/serve/limits.h"
 
 enum desired_state {
@@ -83,13 +83,13 @@ void desired_deinit(struct desired *desired);
  * They are borrowed until the next call has returned. Entries that were in the list continue; models of other entries
  * stay resident. STREAMER_ENOMEM. */
 int desired_configure(struct desired *desired, const struct model_record *entries, size_t n, struct error *error);
-/* Adds the pinned models of the state file in `folder` (NULL: none) that are not resident. Before the loop runs, after
- * models were restored from the fd store; may block. */
-void desired_restore(struct desired *desired, const char *folder);
+/* Adds the pinned models of an earlier run, whose records it may take over, that are not resident. Before the loop
+ * runs, after models were restored from the fd store. */
+void desired_restore(struct desired *desired, struct snapshot *snapshot);
 /* A restored generation of this name is damaged and about to be unloaded: the name is desired again on its device. */
 void desired_add(struct desired *desired, const struct generation *generation, const char *name);
-/* What the state file has: what is resident, and what is to be restored. STREAMER_ENOMEM: to be deinited, too. */
-int desired_state(const struct desired *desired, struct state_file *state);
+/* The models of a snapshot: what is resident, and what is to be restored. STREAMER_ENOMEM: to be deinited, too. */
+int desired_models(const struct desired *desired, struct snapshot *snapshot);
 
 /* A few times a second. */
 void desired_tick(struct desired *desired, uint64_t now);

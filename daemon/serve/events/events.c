@@ -298,6 +298,7 @@ bool events_send_next(struct loop_task *loop_task)
         if (session == NULL)
                 return false;
         require(session->magic == SESSION_MAGIC);
+        persist_sync(&server->persist);
         bool more = send_some(session);
         list_remove(&session->in_events);
         list_append(more ? &server->due : &server->up_to_date, &session->in_events);

@@ -69,7 +69,7 @@ static void doctor_reply(struct verb_task *task, struct session *session)
         const struct request *request = &task->deferred.request;
         const struct server *server = task->server;
         const struct source_roots *all = server->loads->sources->roots;
-        const struct state_writer *state = &server->state_writer;
+        const struct state_file *state = &server->persist.file;
         bool failed = state->failure.code != 0;
         cleanup_with(items_deinit) struct items roots;
         items_init(&roots);

@@ -6,7 +6,7 @@
  * the daemon, was lost:
  *
  *   of this run          the lease is found by its token, and moves to the new connection
- *   of an earlier run    the same, if its process's pidfd was restored; else a row of the journal has the token, and
+ *   of an earlier run    the same, if its process's pidfd was restored; else the snapshot has the token, and
  *                        the lease is made from it
  *
  * Only the process that got the token may use it. A lease that has ended, or whose model has changed, is "lost".
@@ -297,8 +297,7 @@ static bool same_model(const struct generation *g, const struct req_reclaim *req
         return g->number == req->generation && (req->digest[0] == '\0' || serves);
 }
 
-/* The lease; one of an earlier run, whose process was not restored, is made from its row in the journal: the client is
- * that process. NULL with *error. */
+/* The lease; one of an earlier run, whose process was not restored, is made from its record: the client is that process. NULL with *error. */
 static struct lease *find_lease(struct session *session, const struct req_reclaim *req, struct error *error)
 {
         struct persist *persist = &session->server->persist;
@@ -307,13 +306,13 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
         for (size_t i = 0; i < LEASE_TOKEN; i++)
                 sscanf(req->token + 2 * i, "%2hhx", &token[i]);
         struct lease *lease = leases_by_token(&session->server->leases, token);
-        struct journal_lease *row = lease == NULL ? persist_lease_row(persist, token) : NULL;
+        const struct lease_record *record = lease == NULL ? persist_unclaimed(persist, token) : NULL;
         struct generation *g = lease != NULL ? lease->generation
-                               : row != NULL ? persist_generation(persist, row->model)
+                               : record != NULL ? persist_generation(persist, record->model)
                                              : NULL;
         int r = 0;
         if ((lease != NULL && !same_process(conn, lease->process->pid, lease->process->uid)) ||
-            (row != NULL && !same_process(conn, (pid_t)row->pid, row->uid)))
+            (record != NULL && !same_process(conn, (pid_t)record->pid, record->uid)))
                 r = error_set(error, STREAMER_EPERM, "reclaim: the lease is another process's (uid %u, pid %d)",
                               (unsigned)conn->caller.uid, (int)conn->pid);
         else if (g == NULL || !same_model(g, req))
@@ -323,7 +322,7 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
         if (lease != NULL)
                 return lease;
         struct process *process = client_process(session, error);
-        if (process != NULL && (lease = persist_lease_restore(persist, process, g, row)) == NULL) {
+        if (process != NULL && (lease = persist_lease_restore(persist, process, g, record)) == NULL) {
                 process_reap(process);
                 error_no_memory(error);
         }

@@ -376,7 +376,7 @@ int verb_pin(struct session *session, struct request *request, struct error *err
                 found = true;
                 if (is_priority) {
                         g->settings.priority = priority;
-                        server->state_writer.due = true;
+                        persist_changed(&server->persist);
                         continue;
                 }
                 if (is_keep_alive) {

@@ -4,8 +4,7 @@
  */
 #include "tests/lib/fixture.h"
 #include "tests/lib/run_as.h"
-
-#include "daemon/resident/persist/state_file.h"
+#include "tests/lib/snapshots.h"
 
 #include <fcntl.h>
 
@@ -13,7 +12,7 @@
 
 static struct daemon d;
 static struct model *model;
-static struct state_file state;
+static struct snapshot state;
 static char *host; /* the device's UUID */
 
 static const char *const *own_flags(void)
@@ -31,15 +30,15 @@ static void begin(void)
         model = model_mixed(80, 2 << 20);
         model_write(model, suite_path("root/m.safetensors"));
         ck_assert_int_eq(shell(&host, "tr -d '\\n' </proc/sys/kernel/random/boot_id"), 0);
-        state = (struct state_file){.last_number = 7};
+        state = (struct snapshot){.last_number = 7};
         daemon_init(&d, suite_path("d"));
 }
 
 static struct model_record *knew(const char *name, const char *file, bool pinned, uid_t uid)
 {
-        struct model_record *m = state_file_add(&state, &(struct model_record){.name = (char *)(uintptr_t)name,
-                                                                               .source = suite_path("root/%s", file),
-                                                                               .caller = {.uid = uid, .gid = uid}});
+        struct model_record *m = snapshot_add(&state, &(struct model_record){.name = (char *)(uintptr_t)name,
+                                                                             .source = suite_path("root/%s", file),
+                                                                             .caller = {.uid = uid, .gid = uid}});
         ck_assert_int_eq(model_record_add_device(m, host, pinned), 0);
         m->owner = uid;
         m->settings.priority = PROTO_PRIORITY_DEFAULT;
@@ -48,10 +47,7 @@ static struct model_record *knew(const char *name, const char *file, bool pinned
 
 static void write_state(void)
 {
-        struct error error;
-        msgpack_sbuffer bytes;
-        ck_assert_int_eq(state_file_pack(&state, &bytes), 0);
-        ck_assert_int_eq(state_file_save(suite_path("state"), bytes.data, bytes.size, &error), 0);
+        snapshot_write_file(&state, suite_path("state"));
 }
 
 static void end(void)
@@ -148,10 +144,10 @@ TEST(the_current_rule_decides_the_permitted_sources)
 
 static bool state_has(const char *name)
 {
-        struct state_file now;
+        struct snapshot now;
         struct error error = {0};
-        bool has = state_file_load(&now, suite_path("state"), &error) == 0 && state_file_find(&now, name) != NULL;
-        state_file_deinit(&now);
+        bool has = snapshot_load(&now, suite_path("state"), &error) == 0 && snapshot_find(&now, name) != NULL;
+        snapshot_deinit(&now);
         return has;
 }
 
@@ -169,7 +165,7 @@ TEST(a_stop_right_after_a_load_persists_the_model)
         ck_assert(state_has("m"));
 }
 
-TEST(an_unwritable_state_file_is_reported_and_loads_continue)
+TEST(an_unwritable_snapshot_is_reported_and_loads_continue)
 {
         rmdir(suite_path("state"));
         file_write(suite_path("state"), "", 0);

@@ -82,7 +82,7 @@ TEST(the_leases_of_a_client_that_dies_before_it_reclaims_end, .to = 2)
         client_wait_used(client, 0);
 }
 
-/* Its pidfd was not stored, or was lost: the row in the journal suffices. */
+/* Its pidfd was not stored, or was lost: the snapshot suffices. */
 TEST(a_lease_is_reclaimed_without_a_pidfd)
 {
         managed_load("m");
@@ -277,7 +277,7 @@ TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted
         managed_restart(1);
         is_denied_in_child();
         manager_kill(&managed.m);
-        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0)); /* only the journal has it */
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0)); /* only the snapshot has it */
         manager_start(&managed.m);
         managed_reconnect();
         is_denied_in_child();

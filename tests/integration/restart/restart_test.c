@@ -8,7 +8,7 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/wire.h"
 
-#include "daemon/resident/persist/journal.h"
+#include "tests/lib/snapshots.h"
 
 #include <fcntl.h>
 
@@ -63,9 +63,26 @@ static void lose_record(void)
         manager_drop(&managed.m, managed_record());
 }
 
-static void lose_journal(void)
+static struct stored *managed_snapshot(void)
 {
-        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_JOURNAL, 0));
+        return manager_find(&managed.m, MANAGED_SNAPSHOT, 0);
+}
+
+static void lose_snapshot(void)
+{
+        manager_drop(&managed.m, managed_snapshot());
+}
+
+/* One byte of each buffer. */
+static void snapshots_damaged(void)
+{
+        for (unsigned i = 0; i < 2; i++) {
+                off_t at = (off_t)(i * SNAPSHOT_MAX) + 20;
+                char byte;
+                ck_assert_int_eq(pread(managed_snapshot()->fd, &byte, 1, at), 1);
+                byte ^= 4;
+                ck_assert_int_eq(pwrite(managed_snapshot()->fd, &byte, 1, at), 1);
+        }
 }
 
 static void segment_twice(void)
@@ -78,22 +95,20 @@ static void segment_too_many(void)
         manager_add_consume_fd(&managed.m, MANAGED_MODELS "1.1", must(dup(managed_segment()->fd)));
 }
 
-/* The daemon's own journal, which the manager stores: the test writes it while the daemon does not. */
-static struct journal *open_journal(void)
-{
-        struct error error;
-        int fd = must(dup(manager_find(&managed.m, MANAGED_JOURNAL, 0)->fd));
-        struct journal *book = journal_open_consume_fd(fd, &error);
-        ck_assert_ptr_nonnull(book);
-        return book;
-}
-
 /* It has a name of its own. */
 static void record_of_another(void)
 {
-        struct journal *book = open_journal();
-        ck_assert_ptr_nonnull(journal_add(&book->names, &(struct journal_name){.model = 2, .text = "other"}));
-        journal_free(book);
+        struct snapshot_memory memory;
+        struct snapshot snapshot;
+        struct error error;
+        ck_assert_int_eq(snapshot_memory_open_consume_fd(&memory, must(dup(managed_snapshot()->fd)), &snapshot, &error),
+                         0);
+        ck_assert_uint_eq(snapshot.n_names, 1);
+        snapshot.names[0].model = 2;
+        snapshot.counters[SNAPSHOT_WRITES]++;
+        msgpack_sbuffer bytes = snapshot_bytes(&snapshot);
+        ck_assert_int_eq(snapshot_memory_write(&memory, bytes.data, bytes.size, &error), 0);
+        close(memory.fd);
         manager_add_consume_fd(&managed.m, MANAGED_MODELS "2.r", must(dup(managed_record()->fd)));
         manager_drop(&managed.m, managed_record());
         manager_add_consume_fd(&managed.m, MANAGED_MODELS "2.0", must(dup(managed_segment()->fd)));
@@ -128,10 +143,9 @@ static void record_zero(void)
         replace(managed_record(), 8192, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL);
 }
 
-static void journal_twice(void)
+static void snapshot_twice(void)
 {
-        int fd = must(fcntl(manager_find(&managed.m, MANAGED_JOURNAL, 0)->fd, F_DUPFD_CLOEXEC, 0));
-        manager_add_consume_fd(&managed.m, MANAGED_JOURNAL, fd);
+        manager_add_consume_fd(&managed.m, MANAGED_SNAPSHOT, must(fcntl(managed_snapshot()->fd, F_DUPFD_CLOEXEC, 0)));
 }
 
 static const struct damage {
@@ -140,14 +154,15 @@ static const struct damage {
 } damages[] = {
         {lose_segment, "0 of 1 segments are there"},
         {lose_record, "it has no commit record"},
-        {lose_journal, "no name and no lease"},
+        {lose_snapshot, "no name and no lease"},
+        {snapshots_damaged, "the snapshot is damaged: wrong checksum"},
         {segment_twice, "two descriptors have one name"},
         {segment_too_many, "2 of 1 segments are there"},
         {record_of_another, "the record is another's"},
         {segment_truncated, "not a sealed segment"},
         {segment_unsealed, "not a sealed segment"},
         {record_zero, "its record is damaged: wrong magic"},
-        {journal_twice, "the journal of leases: there are 2"},
+        {snapshot_twice, "the snapshot of leases: there are 2"},
 };
 
 /* It is dropped, also from the store; no bytes stay charged, and the same file loads again. */
@@ -163,7 +178,7 @@ TEST(a_set_that_is_not_whole_is_dropped, EACH(damages))
                       file_read(managed.m.d.log, NULL));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
         client_wait_used(client, 0);
-        ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-journal"), 1);
+        ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-snapshot"), 1);
         client_load(client, managed_file(), "m");
         manager_wait(&managed.m, MANAGED_MODELS, 2);
         managed_restart_and_reconnect(1);
@@ -195,72 +210,27 @@ TEST(a_model_of_a_removed_device_is_dropped)
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
-/* ---- a full journal ---- */
+/* ---- the snapshot ---- */
 
-#define NO_MODEL 999999
-
-static void fill_names(struct journal *book)
+/* The daemon was killed while it wrote one: the one before it serves. */
+TEST(a_torn_snapshot_is_replaced_by_the_one_before, .to = 2)
 {
-        while (journal_add(&book->names, &(struct journal_name){.model = NO_MODEL, .text = "of nobody"}))
-                ;
-}
-
-static void fill_leases(struct journal *book)
-{
-        while (journal_add(&book->leases, &(struct journal_lease){.id = 1, .model = NO_MODEL, .process = NO_MODEL}))
-                ;
-}
-
-static bool is_in_journal(struct journal *book, const char *name)
-{
-        for (struct journal_name *row = NULL; (row = journal_each(&book->names, row));)
-                if (strcmp(row->text, name) == 0)
-                        return true;
-        return false;
-}
-
-/* A name without a row serves, but survives only if a row is freed before. _i & 1: over a crash; _i & 2: another name
- * is removed. */
-TEST(a_name_without_a_journal_row_is_stored_when_a_row_is_free, .to = 4)
-{
+        struct snapshot_memory memory;
+        struct snapshot snapshot;
+        struct error error;
         managed_load("m");
+        streamer_lease *lease = managed_attach();
         client_load(client, managed_file(), "early");
-        struct journal *book = open_journal();
-        fill_names(book);
-        client_load(client, managed_file(), "late");
-        ck_assert(log_wait_for(managed.m.d.log, "full: further names"));
-        client_equals(client, "late", managed.model);
-        if (_i & 2) {
-                client_unload(client, "early");
-                AWAIT(is_in_journal(book, "late"));
-        }
-        journal_free(book);
-        managed_restart_and_reconnect(_i & 1);
+        manager_kill(&managed.m);
+        ck_assert_int_eq(snapshot_memory_open_consume_fd(&memory, must(dup(managed_snapshot()->fd)), &snapshot, &error),
+                         0);
+        must(pwrite(memory.fd, "torn", 4, (off_t)(memory.next * SNAPSHOT_MAX) + (_i ? 200 : 0)));
+        close(memory.fd);
+        manager_start(&managed.m);
+        client_ok(client, streamer_lease_check(lease), "check");
         client_equals(client, "m", managed.model);
-        ck_assert_str_eq(client_state(client, "early"), _i & 2 ? "" : "ready");
-        ck_assert_str_eq(client_state(client, "late"), _i & 2 ? "ready" : "");
-        client_load(client, managed_file(), "later"); /* rows that lead nowhere were cleared */
-        managed_restart_and_reconnect(_i & 1);
-        client_equals(client, "later", managed.model);
-}
-
-TEST(only_a_lease_without_a_journal_row_is_lost, .to = 2)
-{
-        managed_load("m");
-        streamer_lease *early = managed_attach();
-        struct journal *book = open_journal();
-        fill_leases(book);
-        journal_free(book);
-        streamer_lease *late = client_attach(client, "m");
-        ck_assert(log_wait_for(managed.m.d.log, "full: further leases"));
-        lease_equals(late, managed.model);
-        managed_restart(_i);
-        client_ok(client, streamer_lease_check(early), "check");
-        ck_assert_int_eq(streamer_lease_check(late), STREAMER_ELOST);
-        lease_equals(late, managed.model); /* its maps are its own */
-        ck_assert_uint_eq(client_leases(client), 1);
-        streamer_detach(late);
-        streamer_detach(early);
+        client_equals(client, "early", managed.model);
+        streamer_detach(lease);
 }
 
 /* ---- owners of names ---- */
@@ -308,7 +278,7 @@ static char *write_as(const struct model *model, const char *name)
 TEST(a_lost_name_is_not_restored, .to = 2)
 {
         struct model *large = model_mixed(74, 1 << 20), *empty = model_new(75);
-        managed_begin_sized(4); /* the journal, and two of these three, of which the second waits for a free entry */
+        managed_begin_sized(4); /* the snapshots, and two of these three, of which the second waits for a free entry */
         managed_load("filler");
         char *path = write_as(large, "large");
         client_load(client, path, "x");

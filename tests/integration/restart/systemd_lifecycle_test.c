@@ -46,7 +46,7 @@ struct attached {
         streamer_lease *lease;
 };
 
-/* In the fd store: the journal, the model's segment and its commit record; then the process's pidfd. */
+/* In the fd store: the snapshots, the model's segment and its commit record; then the process's pidfd. */
 #define A_MODEL "3"
 #define A_MODEL_AND_ITS_USER "4"
 

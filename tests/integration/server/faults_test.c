@@ -632,8 +632,9 @@ TEST(a_failed_call_at_startup_is_reported_or_replaced, .to = FAULT_COUNT, .slow 
 
 /* ---- models in the fd store ---- */
 
-static const enum fault_call of_manager[] = {FAULT_sd_pid_notify_with_fds, FAULT_sd_notify, FAULT_sd_notify_barrier,
-                                             FAULT_sd_is_socket_unix};
+/* Of the manager, and of the snapshot. */
+static const enum fault_call of_store[] = {FAULT_sd_pid_notify_with_fds, FAULT_sd_notify, FAULT_sd_notify_barrier,
+                                           FAULT_sd_is_socket_unix,      FAULT_pwritev,   FAULT_strdup};
 
 static void load_persisted(const struct daemon *d)
 {
@@ -659,16 +660,16 @@ static void persist_and_restart(struct manager *m, enum fault_call which, uint64
         manager_stop(m);
 }
 
-TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_manager), .slow = true)
+TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_store), .slow = true)
 {
         struct manager m;
-        if (!is_meant(of_manager[_i]))
+        if (!is_meant(of_store[_i]))
                 return;
         faults_show();
         manager_init(&m, suite_path("manager"), MANAGER_FDS,
                      (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), NULL});
         for (uint64_t nth = 0; nth < 3; nth++)
-                persist_and_restart(&m, of_manager[_i], nth);
+                persist_and_restart(&m, of_store[_i], nth);
         faults_hide();
         manager_deinit(&m);
 }

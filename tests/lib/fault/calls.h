@@ -23,7 +23,7 @@
         CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(__getdelim, -1, EIO) CALL(fgets, 0, EIO) \
         CALL(stat, -1, EIO) CALL(lstat, -1, EIO) CALL(fstat, -1, EIO) CALL(fstatat, -1, EIO) CALL(statx, -1, EIO) \
         CALL(access, -1, EIO) CALL(getcwd, 0, ENOENT) CALL(readlink, -1, EIO) \
-        CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(write, -1, ENOSPC) \
+        CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(pwritev, -1, ENOSPC) CALL(write, -1, ENOSPC) \
         CALL(flock, -1, EINTR) CALL(fcntl, -1, EMFILE) CALL(posix_fadvise, EINVAL, 0) \
         CALL(fsync, -1, EIO) CALL(renameat, -1, EIO) \
         CALL(ioctl, -1, ENOTTY) CALL(syscall, -1, EMFILE) CALL(getrandom, -1, EAGAIN) \

@@ -6,7 +6,7 @@
 #include "tests/unit/resident_fixture.h"
 
 #include "daemon/resident/model_set.h"
-#include "daemon/resident/persist/state_file.h"
+#include "daemon/resident/persist/snapshot.h"
 
 static size_t listed(void)
 {
@@ -181,21 +181,21 @@ TEST(among_several_devices_one_must_be_named)
 TEST(each_name_is_written_once_in_the_order_of_names)
 {
         static const char *const names[] = {"a", "b", "c", "d"};
-        struct state_file state;
+        struct snapshot state;
         struct generation *g = ready(loading("c"));
         generation_add_name(g, "a", g->source, 0, NULL);
         ready(loading("d"))->settings.pinned = true;
         ready(loading("b"));
         loading("e");
-        ck_assert_int_eq(state_file_of(&state, &resident), 0);
+        ck_assert_int_eq(snapshot_of(&state, &resident), 0);
         ck_assert_uint_eq(state.n, ARRAY_SIZE(names));
         for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
                 ck_assert_str_eq(state.models[i].name, names[i]);
-                ck_assert_ptr_eq(state_file_find(&state, names[i]), &state.models[i]);
+                ck_assert_ptr_eq(snapshot_find(&state, names[i]), &state.models[i]);
                 ck_assert_uint_eq(state.models[i].n_devices, 1);
                 ck_assert_int_eq(state.models[i].settings.pinned, i == 3);
         }
-        ck_assert_ptr_null(state_file_find(&state, "e"));
+        ck_assert_ptr_null(snapshot_find(&state, "e"));
 }
 
 /* ---- budget ---- */

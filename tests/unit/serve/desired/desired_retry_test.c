@@ -4,14 +4,13 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/desired/desired.h"
 
 #define FAR (UINT64_MAX / 2) /* a time at which everything is due */
 
 static const struct limits desired_limits = {.preload_loads = 1, .preload_retry_ns = SECOND};
 static struct desired desired;
-static struct state_file state;
+static struct snapshot state;
 static unsigned n_notified;
 
 static void on_changed(struct desired *d)
@@ -22,7 +21,7 @@ static void on_changed(struct desired *d)
 
 static struct model_record *knew(const char *name, const char *path, const char *const *on, size_t n)
 {
-        struct model_record *m = state_file_add(
+        struct model_record *m = snapshot_add(
                 &state, &(struct model_record){.name = (char *)(uintptr_t)name, .source = (char *)(uintptr_t)path});
         for (size_t i = 0; i < n; i++)
                 ck_assert_int_eq(model_record_add_device(m, on[i], true), 0);
@@ -30,20 +29,13 @@ static struct model_record *knew(const char *name, const char *path, const char 
         return m;
 }
 
-/* The state is loaded; the loop does not run. */
+/* The loop does not run. */
 static void restart(void)
 {
-        struct error error;
-        msgpack_sbuffer bytes;
-        char *folder = suite_path("state-%d", (int)getpid());
-        mkdir(folder, 0700);
-        ck_assert_int_eq(state_file_pack(&state, &bytes), 0);
-        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
-        msgpack_sbuffer_destroy(&bytes);
-        state_file_deinit(&state);
         desired_init(&desired, &loads, &desired_limits);
         desired.changed = on_changed;
-        desired_restore(&desired, folder);
+        desired_restore(&desired, &state);
+        snapshot_deinit(&state);
 }
 
 static void begin(void)
@@ -51,7 +43,7 @@ static void begin(void)
         load_fixture_begin_multi();
         for (size_t i = 0; i < 1 + OTHERS; i++)
                 snprintf(devices[i]->uuid, sizeof(devices[i]->uuid), "uuid-%zu", i);
-        state = (struct state_file){0};
+        state = (struct snapshot){0};
         n_notified = 0;
 }
 
@@ -164,11 +156,11 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         core_until(loads_empty(&loads));
 }
 
-/* Its device is not configured any more. The state file still has the model, and a reload retries it. */
+/* Its device is not configured any more. The snapshot still has the model, and a reload retries it. */
 TEST(a_permanent_error_is_not_retried_before_a_reload)
 {
         struct error error;
-        struct state_file written;
+        struct snapshot written;
         knew("m", small_file("small.safetensors", 1), (const char *const[]){"uuid-none"}, 1);
         restart();
         try_once();
@@ -176,8 +168,8 @@ TEST(a_permanent_error_is_not_retried_before_a_reload)
         ck_assert(desired_failed(m) && m->state == DESIRED_GIVEN_UP && m->retry_at_ns == 0);
         try_once();
         ck_assert_uint_eq(m->attempts, 1);
-        ck_assert_int_eq(desired_state(&desired, &written), 0);
-        ck_assert(state_file_find(&written, "m")->settings.pinned);
+        ck_assert_int_eq(desired_models(&desired, &written), 0);
+        ck_assert(snapshot_find(&written, "m")->settings.pinned);
         ck_assert_int_eq(desired_configure(&desired, NULL, 0, &error), 0);
         ck_assert(!desired_failed(m));
         try_once();
@@ -264,34 +256,26 @@ TEST(a_resident_replica_gets_its_restored_pin)
         try_once();
         ck_assert(ready_on(1) && ready_on(2));
         ck_assert(!ready_on(1)->settings.pinned);
-        ck_assert_int_eq(state_file_of(&state, &resident), 0);
+        ck_assert_int_eq(snapshot_of(&state, &resident), 0);
         ck_assert_uint_eq(state.models[0].n_devices, 2);
         ck_assert_str_eq(state.models[0].devices[0].uuid, "uuid-1");
         ck_assert(!state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
-        state_file_deinit(&state);
+        snapshot_deinit(&state);
 }
 
-/* A resident replica does not remove the others from the state file. */
+/* A resident replica does not remove the others from the snapshot. */
 TEST(a_desired_replica_is_stored_beside_a_resident_one)
 {
-        struct state_writer state_writer;
-        struct error error;
-        char *folder = suite_path("written-%d", (int)getpid());
-        mkdir(folder, 0700);
         others[1].fail_alloc = 1;
         knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
         restart();
         try_once();
         ck_assert(ready_on(1) && !ready_on(2));
-        state_writer_init(&state_writer, loads.pool, folder, desired_state, &desired);
-        state_writer_tick(&state_writer);
-        core_until(!state_writer.writing);
-        state_writer_deinit(&state_writer);
-        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+        ck_assert_int_eq(desired_models(&desired, &state), 0);
         ck_assert_uint_eq(state.n, 1);
         ck_assert_uint_eq(state.models[0].n_devices, 2);
         ck_assert(state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
-        state_file_deinit(&state);
+        snapshot_deinit(&state);
         others[1].fail_alloc = 0;
 }
 
