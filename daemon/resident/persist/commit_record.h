@@ -16,7 +16,7 @@ int commit_record_write(msgpack_sbuffer *details, const struct table *manifest, 
 
 /* What a generation is made from; the record has the rest of it. */
 struct commit_record {
-        char *name; /* a provisional one: the journal has its names */
+        char *name; /* a provisional one: the snapshot has its names */
         char *source;
         uint64_t id;  /* of the model in the store */
         char *device; /* its UUID */

@@ -297,7 +297,8 @@ static bool same_model(const struct generation *g, const struct req_reclaim *req
         return g->number == req->generation && (req->digest[0] == '\0' || serves);
 }
 
-/* The lease; one of an earlier run, whose process was not restored, is made from its record: the client is that process. NULL with *error. */
+/* The lease; one of an earlier run, whose process was not restored, is made from its record: the client is that
+ * process. NULL with *error. */
 static struct lease *find_lease(struct session *session, const struct req_reclaim *req, struct error *error)
 {
         struct persist *persist = &session->server->persist;
@@ -307,9 +308,9 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
                 sscanf(req->token + 2 * i, "%2hhx", &token[i]);
         struct lease *lease = leases_by_token(&session->server->leases, token);
         const struct lease_record *record = lease == NULL ? persist_unclaimed(persist, token) : NULL;
-        struct generation *g = lease != NULL ? lease->generation
+        struct generation *g = lease != NULL    ? lease->generation
                                : record != NULL ? persist_generation(persist, record->model)
-                                             : NULL;
+                                                : NULL;
         int r = 0;
         if ((lease != NULL && !same_process(conn, lease->process->pid, lease->process->uid)) ||
             (record != NULL && !same_process(conn, (pid_t)record->pid, record->uid)))
