@@ -361,7 +361,7 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
         bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
-                   cuda_close(d->devices.cuda);
+                   !d->server.persist.file.writing && cuda_close(d->devices.cuda);
         bool stopped = work_pool_stop(d->pool, deadline);
         stopped = persist_stop(&d->server.persist, deadline) && stopped;
         *cuda_hangs = false;

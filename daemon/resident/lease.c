@@ -134,6 +134,8 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         if (leases->last_id < id)
                 leases->last_id = id;
         log_lease(lease, state == LEASE_UNCLAIMED ? "restored" : "granted");
+        if (leases->changed != NULL)
+                leases->changed(leases->persist);
         return lease;
 }
 
@@ -148,8 +150,6 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         if (lease == NULL)
                 return NULL;
         lease->owner = owner;
-        if (leases->changed != NULL)
-                leases->changed(leases->persist);
         metric_add(METRIC_ATTACHES, 1);
         return lease;
 }

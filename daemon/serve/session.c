@@ -61,7 +61,6 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
 
 int session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n)
 {
-        persist_sync(&session->server->persist);
         events_notify(session);
         conn_send(session->conn, fds, pairs, n);
         size_t n_fds = fds != NULL ? fds->n : 0;

@@ -4,7 +4,7 @@
  * client writes its requests to shared memory, before the request and after its reply. The checker thus knows all
  * states that each name may have had since the last check.
  *
- * An fd store keeps ready models, and each change of a name with the next store to memory. The state file follows a few
+ * An fd store keeps ready models, and each change of a name before its reply. The state file follows a few
  * times a second; it restores pinned models by their source, with the file's current contents.
  */
 #pragma once

@@ -71,7 +71,7 @@ static int update_names(struct persisted *persisted)
                         r = STREAMER_ENOMEM;
         }
         for (size_t i = 0; i < n_before; i++)
-                if ((!serves || !generation_has_name(g, before[i].text)) && awaits(persisted, before[i].text)) {
+                if (awaits(persisted, before[i].text)) {
                         names[n++] = before[i];
                         before[i].text = NULL;
                 }
@@ -313,7 +313,8 @@ void persisted_remove(struct persisted *persisted)
 static void remove_stored(struct generation *generation)
 {
         struct persisted *persisted = generation->persisted;
-        persist_sync(persisted->persist);
+        if (persisted->n_names > 0)
+                persist_sync(persisted->persist);
         if (persisted->state == PERSIST_STORED && persisted->n_names == 0)
                 persisted_remove(persisted);
 }
@@ -350,7 +351,6 @@ static void store_done(struct work *work)
                 persisted_remove(persisted); /* some of it may have been stored */
         }
         persist->due = persist->map_due = true; /* names need not await it any more */
-        persist_sync(persist);
         generation_reap(generation);
 }
 
@@ -486,7 +486,6 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
                 process->persisted_id = record->process;
         if (record >= persist->unclaimed && record < persist->unclaimed + persist->n_unclaimed)
                 persist->unclaimed[record - persist->unclaimed] = persist->unclaimed[--persist->n_unclaimed];
-        persist->due = true;
         return lease;
 }
 

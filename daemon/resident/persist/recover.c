@@ -162,7 +162,7 @@ static void load_file(struct snapshot *snapshot, const char *folder)
         struct error error;
         int r = folder != NULL ? snapshot_load(snapshot, folder, &error) : STREAMER_ENOENT;
         if (r < 0 && r != STREAMER_ENOENT)
-                log_error("%s; it is set aside, and pinned models are not restored (%s)", error.text, folder);
+                log_error("%s; it is set aside, and what it alone had is lost (%s)", error.text, folder);
 }
 
 /* ---- models ---- */

@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-#define MODELS_MAX 65536u
-#define NAMES_MAX 1048576u
+#define ITEMS_MAX 1048576u /* more than SNAPSHOT_MAX has room for */
 #define COUNTERS_SIZE (SNAPSHOT_COUNTERS * sizeof(uint64_t))
 
 _Static_assert(sizeof(struct lease_record) == 64, "rows are part of the format");
@@ -117,16 +116,17 @@ struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_
         return model;
 }
 
-struct model_record *snapshot_add_generation(struct snapshot *snapshot, const struct generation *g, const char *name)
+struct model_record *snapshot_add_name(struct snapshot *snapshot, const struct model_name *name)
 {
-        struct model_record model = {.name = (char *)(uintptr_t)name,
+        const struct generation *g = name->generation;
+        struct model_record model = {.name = (char *)(uintptr_t)name->text,
                                      .source = g->source,
                                      .number = g->number,
                                      .verified = g->verified,
                                      .caller = g->caller,
                                      .pattern = g->pattern,
                                      .settings = g->settings,
-                                     .owner = generation_find_name(g, name)->owner,
+                                     .owner = name->owner,
                                      .ranks = g->n_ranks > 1};
         model.settings.pinned = false; /* it is pinned on devices */
         return snapshot_add(snapshot, &model);
@@ -161,7 +161,7 @@ static int add_first(struct snapshot *snapshot, const struct model_name *name)
                         continue;
                 if (model == NULL && n != name)
                         return 0;
-                model = model ?: snapshot_add_generation(snapshot, g, n->text);
+                model = model ?: snapshot_add_name(snapshot, n);
                 if (model == NULL || model_record_add_device(model, g->device->uuid, g->settings.pinned) < 0)
                         return STREAMER_ENOMEM;
         }
@@ -263,8 +263,8 @@ static void name_facts(struct facts *f, void *list, size_t i)
 static void map_facts(struct facts *f, struct snapshot *snapshot)
 {
         fact_number(f, "last_generation", &snapshot->last_number, 0);
-        fact_list(f, "models", snapshot->n, 0, MODELS_MAX, model_facts, snapshot);
-        fact_list(f, "names", snapshot->n_names, 0, NAMES_MAX, name_facts, snapshot);
+        fact_list(f, "models", snapshot->n, 0, ITEMS_MAX, model_facts, snapshot);
+        fact_list(f, "names", snapshot->n_names, 0, ITEMS_MAX, name_facts, snapshot);
 }
 
 int snapshot_pack_map(const struct snapshot *snapshot, msgpack_sbuffer *out)

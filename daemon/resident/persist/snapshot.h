@@ -97,9 +97,8 @@ int snapshot_of(struct snapshot *snapshot, const struct resident *resident);
 struct model_record *snapshot_find(const struct snapshot *snapshot, const char *name);
 /* A copy of `from`; NULL on ENOMEM. */
 struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_record *from);
-/* Its source and settings under this name, without devices. NULL on ENOMEM. */
-struct model_record *snapshot_add_generation(struct snapshot *snapshot, const struct generation *generation,
-                                             const char *name);
+/* The source and settings of its generation, without devices. NULL on ENOMEM. */
+struct model_record *snapshot_add_name(struct snapshot *snapshot, const struct model_name *name);
 void snapshot_deinit(struct snapshot *snapshot); /* accepts a zeroed one */
 
 /* The map: all but the counters and the leases. STREAMER_ENOMEM. */

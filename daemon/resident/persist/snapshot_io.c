@@ -2,7 +2,6 @@
 #include "daemon/resident/persist/snapshot_io.h"
 
 #include "daemon/base/text/text.h"
-#include "daemon/base/util.h"
 
 #include <errno.h>
 #include <fcntl.h>

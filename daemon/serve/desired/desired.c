@@ -439,7 +439,7 @@ void desired_add(struct desired *d, const struct generation *generation, const c
                         m = known;
         if (m == NULL) {
                 struct snapshot one = {0};
-                struct model_record *record = snapshot_add_generation(&one, generation, name);
+                struct model_record *record = snapshot_add_name(&one, generation_find_name(generation, name));
                 m = record != NULL ? restored_new(d, record) : NULL;
                 if (m != NULL)
                         insert(m);

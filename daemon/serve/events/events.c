@@ -174,6 +174,7 @@ static bool send_next_end(struct session *session)
 
 void events_notify(struct session *session)
 {
+        persist_sync(&session->server->persist);
         send_states(session);
         while (send_next_end(session))
                 ;

@@ -91,10 +91,10 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
                     strcmp(generation_name(g), req->model) != 0 || (device != NULL && g->device != device))
                         continue;
                 number = g->number;
+                g->drained_by_ns = ns_after(now_ns(), req->force ? 0 : req->drain_timeout_ms * MS);
                 if (req->force)
                         generation_revoke(g);
-                else
-                        g->drained_by_ns = ns_after(now_ns(), req->drain_timeout_ms * MS);
+                persist_changed(&session->server->persist);
         }
         return number;
 }

@@ -220,6 +220,17 @@ TEST(a_drain_timeout_continues_over_a_restart)
         detach_lease(lease);
 }
 
+TEST(a_drain_timeout_that_was_set_last_survives_a_crash)
+{
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"m\",\"drain_timeout_ms\":1000}"), 0);
+        managed_restart(1);
+        AWAIT(streamer_lease_check(lease) == STREAMER_EREVOKED);
+        detach_lease(lease);
+}
+
 /* ---- rights to reclaim ---- */
 
 /* The token and the digest of an attach. */

@@ -6,9 +6,8 @@
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/kernel_counters.h"
-#include "tests/lib/wire.h"
-
 #include "tests/lib/snapshots.h"
+#include "tests/lib/wire.h"
 
 #include <fcntl.h>
 
@@ -33,6 +32,29 @@ TEST(a_model_survives_with_its_bytes_digest_and_number_and_is_not_read, .to = 2)
         client_unload(client, "m");
         ck_assert_uint_eq(client_used(client), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
+}
+
+/* The daemon is killed right after it has replied. */
+static const struct {
+        const char *verb, *args, *left, *json, *gone;
+} acknowledged[] = {
+        {"pin", "{\"model\":\"m\"}", "m", "\"pinned\": true"},
+        {"set_priority", "{\"model\":\"m\",\"priority\":77}", "m", "\"priority\": 77"},
+        {"keep_alive", "{\"model\":\"m\",\"keep_alive_ms\":99000}", "m", "\"keep_alive_ns\": 99000000000"},
+        {"unload", "{\"model\":\"alias\"}", "m", "\"name\": \"m\"", "alias"},
+        {"unload", "{\"model\":\"m\"}", "alias", "\"name\": \"alias\"", "m"},
+};
+
+TEST(an_acknowledged_change_survives_a_crash, EACH(acknowledged))
+{
+        managed_load("m");
+        client_load(client, managed_file(), "alias");
+        ck_assert_int_eq(client_call_code(client, acknowledged[_i].verb, acknowledged[_i].args), 0);
+        managed_restart_and_reconnect(1);
+        char *shown = json_dumps(client_show(client, acknowledged[_i].left), 0);
+        ck_assert_msg(strstr(shown, acknowledged[_i].json) != NULL, "%s", shown);
+        if (acknowledged[_i].gone != NULL)
+                ck_assert_str_eq(client_state(client, acknowledged[_i].gone), "");
 }
 
 /* Until then it could still pass the memory to a next run. */
@@ -224,7 +246,9 @@ TEST(a_torn_snapshot_is_replaced_by_the_one_before, .to = 2)
         manager_kill(&managed.m);
         ck_assert_int_eq(snapshot_memory_open_consume_fd(&memory, must(dup(managed_snapshot()->fd)), &snapshot, &error),
                          0);
-        must(pwrite(memory.fd, "torn", 4, (off_t)(memory.next * SNAPSHOT_MAX) + (_i ? 200 : 0)));
+        /* Its size and its counter: the newer one's. */
+        uint64_t head[] = {_i ? 1000 : UINT64_MAX, snapshot.counters[SNAPSHOT_WRITES] + 1};
+        ck_assert_int_eq(pwrite(memory.fd, head, sizeof(head), (off_t)(memory.next * SNAPSHOT_MAX)), sizeof(head));
         close(memory.fd);
         manager_start(&managed.m);
         client_ok(client, streamer_lease_check(lease), "check");

@@ -246,7 +246,14 @@ _Static_assert(CALLER_GROUPS + 1 == 0x81, "many_groups has one more than the lim
 static const struct wrong_fact {
         const char *key, *value;
         size_t size;
+        const char *list; /* NULL: models */
 } wrong_facts[] = {
+        {"model", BYTES(YES), "names"},
+        {"name", BYTES("\xa0"), "names"},
+        {"priority", BYTES(NOBODY), "names"},
+        {"pinned", BYTES(YES), "names"},
+        {"owner", BYTES(NOBODY), "names"},
+        {"charged", BYTES("\xcf\0\0\0\1\0\0\0\0"), "names"},
         {"name", BYTES("\xa0")},
         {"name", BYTES("\xa3"
                        "a\0b")},
@@ -264,37 +271,47 @@ static const struct wrong_fact {
         {"devices", BYTES(YES)},
 };
 
-/* A file of a model, and of it with one value replaced; size 0: the key is absent. */
-static int read_with(struct snapshot *state, const char *key, const char *value, size_t size)
+/* The element of a list, and again with one value replaced; size 0: the key is absent. */
+static void write_list(struct writer *w, const struct message *from, const char *list, const struct wrong_fact *wrong)
 {
-        struct snapshot one = {0};
+        const msgpack_object *element = &object_get(&from->unpacked.data, list)->via.array.ptr[0];
+        const msgpack_object_map *map = &element->via.map;
+        bool here = strcmp(wrong->list ? wrong->list : "models", list) == 0;
+        writer_key(w, list);
+        writer_array(w, 1 + here);
+        msgpack_pack_object(&w->pk, *element);
+        if (!here)
+                return;
+        writer_map(w, map->size - (wrong->size == 0));
+        for (uint32_t i = 0; i < map->size; i++) {
+                bool is_wrong = map->ptr[i].key.via.str.size == strlen(wrong->key) &&
+                                memcmp(map->ptr[i].key.via.str.ptr, wrong->key, strlen(wrong->key)) == 0;
+                if (is_wrong && wrong->size == 0)
+                        continue;
+                msgpack_pack_object(&w->pk, map->ptr[i].key);
+                if (is_wrong)
+                        msgpack_sbuffer_write(&w->buf, wrong->value, wrong->size);
+                else
+                        msgpack_pack_object(&w->pk, map->ptr[i].val);
+        }
+}
+
+static int read_with(struct snapshot *state, const struct wrong_fact *wrong)
+{
+        static char text[] = "n";
+        struct name_record name = {.model = 3, .text = text};
+        struct snapshot one = {.names = &name, .n_names = 1};
         struct writer file;
         struct message m;
         msgpack_sbuffer good;
         add(&one, "a", 1);
         ck_assert_int_eq(snapshot_pack_map(&one, &good), 0);
         ck_assert_int_eq(message_decode(&m, good.data, good.size), 0);
-        const msgpack_object *model = &object_get(&m.unpacked.data, "models")->via.array.ptr[0];
-        const msgpack_object_map *map = &model->via.map;
         writer_init(&file);
         writer_map(&file, 3);
         writer_ku64(&file, "last_generation", 1);
-        writer_key(&file, "names");
-        writer_array(&file, 0);
-        writer_key(&file, "models");
-        writer_array(&file, 2);
-        msgpack_pack_object(&file.pk, *model);
-        writer_map(&file, map->size - (size == 0));
-        for (uint32_t i = 0; i < map->size; i++) {
-                bool wrong = strncmp(map->ptr[i].key.via.str.ptr, key, strlen(key)) == 0;
-                if (wrong && size == 0)
-                        continue;
-                msgpack_pack_object(&file.pk, map->ptr[i].key);
-                if (wrong)
-                        msgpack_sbuffer_write(&file.buf, value, size);
-                else
-                        msgpack_pack_object(&file.pk, map->ptr[i].val);
-        }
+        write_list(&file, &m, "models", wrong);
+        write_list(&file, &m, "names", wrong);
         return read_body(state, file.buf.data, file.buf.size);
 }
 
@@ -303,15 +320,17 @@ TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
         const struct wrong_fact *wrong = &wrong_facts[_i];
         struct snapshot state;
         char *text = format_text("the snapshot is damaged: '%s' is not valid", wrong->key);
-        FAILS_SAYING(error, read_with(&state, wrong->key, wrong->value, wrong->size), STREAMER_ECORRUPT, text);
-        FAILS_SAYING(error, read_with(&state, wrong->key, NULL, 0), STREAMER_ECORRUPT, text);
+        FAILS_SAYING(error, read_with(&state, wrong), STREAMER_ECORRUPT, text);
+        const struct wrong_fact absent = {.key = wrong->key, .list = wrong->list};
+        FAILS_SAYING(error, read_with(&state, &absent), STREAMER_ECORRUPT, text);
         ck_assert_uint_eq(state.n, 0);
 }
 
 TEST(a_device_without_a_value_is_refused_with_its_name)
 {
         struct snapshot state;
-        FAILS_SAYING(error, read_with(&state, "devices", BYTES("\x91\x81\xa4uuid\xa6uuid-0")), STREAMER_ECORRUPT,
+        const struct wrong_fact wrong = {"devices", BYTES("\x91\x81\xa4uuid\xa6uuid-0"), "models"};
+        FAILS_SAYING(error, read_with(&state, &wrong), STREAMER_ECORRUPT,
                      "the snapshot is damaged: 'pinned' is not valid");
 }
 
