@@ -22,13 +22,17 @@ static void check_records(const struct snapshot *s)
 
 static msgpack_sbuffer pack(const struct snapshot *s)
 {
-        msgpack_sbuffer map, out;
+        msgpack_sbuffer models, names, out;
+        msgpack_sbuffer_init(&models);
+        msgpack_sbuffer_init(&names);
         msgpack_sbuffer_init(&out);
-        holds(snapshot_pack_map(s, &map) == 0 && snapshot_begin(&out, s->counters) == 0);
+        holds(snapshot_pack(s, SNAPSHOT_MODELS, &models) == 0 && snapshot_pack(s, SNAPSHOT_NAMES, &names) == 0);
+        holds(snapshot_begin(&out, s->counters) == 0);
         for (size_t i = 0; i < s->n_leases; i++)
                 holds(snapshot_add_lease(&out, &s->leases[i]) == 0);
-        holds(snapshot_end(&out, &map) == 0);
-        msgpack_sbuffer_destroy(&map);
+        holds(snapshot_end(&out, &models, &names) == 0);
+        msgpack_sbuffer_destroy(&models);
+        msgpack_sbuffer_destroy(&names);
         return out;
 }
 
@@ -64,6 +68,8 @@ static void check(const void *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         static const uint64_t counters[SNAPSHOT_COUNTERS];
+        static char nothing[1];
+        const msgpack_sbuffer none = {.data = nothing};
         if (size == 0)
                 return 0;
         size_t leases = data[0] * sizeof(struct lease_record);
@@ -74,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         msgpack_sbuffer_init(&bytes);
         holds(snapshot_begin(&bytes, counters) == 0);
         holds(leases == 0 || msgpack_sbuffer_write(&bytes, (const char *)data + 1, leases) == 0);
-        holds(map.size == 0 || snapshot_end(&bytes, &map) == 0);
+        holds(map.size == 0 || snapshot_end(&bytes, &map, &none) == 0);
         check(bytes.data, bytes.size);
         msgpack_sbuffer_destroy(&bytes);
         check(data, size); /* and unchanged */

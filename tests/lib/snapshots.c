@@ -5,13 +5,16 @@
 
 msgpack_sbuffer snapshot_bytes(const struct snapshot *snapshot)
 {
-        msgpack_sbuffer map, out;
+        msgpack_sbuffer models, names, out;
+        msgpack_sbuffer_init(&models);
+        msgpack_sbuffer_init(&names);
         msgpack_sbuffer_init(&out);
-        ck_assert_int_eq(snapshot_pack_map(snapshot, &map), 0);
+        ck_assert_int_eq(snapshot_pack(snapshot, SNAPSHOT_MODELS, &models), 0);
+        ck_assert_int_eq(snapshot_pack(snapshot, SNAPSHOT_NAMES, &names), 0);
         ck_assert_int_eq(snapshot_begin(&out, snapshot->counters), 0);
         for (size_t i = 0; i < snapshot->n_leases; i++)
                 ck_assert_int_eq(snapshot_add_lease(&out, &snapshot->leases[i]), 0);
-        ck_assert_int_eq(snapshot_end(&out, &map), 0);
+        ck_assert_int_eq(snapshot_end(&out, &models, &names), 0);
         return out;
 }
 

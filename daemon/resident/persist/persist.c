@@ -107,23 +107,33 @@ static int collect_names(struct persist *persist, struct snapshot *snapshot)
         return 0;
 }
 
-static int update_map(struct persist *persist)
+static int pack_names(struct persist *persist)
 {
         struct snapshot snapshot = {.n = 0};
-        msgpack_sbuffer map;
-        if (!persist->map_due)
+        if (!persist->names_due)
                 return 0;
+        int r = collect_names(persist, &snapshot) ?: snapshot_pack(&snapshot, SNAPSHOT_NAMES, &persist->names_map);
+        free(snapshot.names);
+        persist->names_due = r < 0;
+        return r;
+}
+
+static int pack_models(struct persist *persist)
+{
+        struct snapshot snapshot = {.n = 0};
+        msgpack_sbuffer before = persist->models_map;
+        msgpack_sbuffer_init(&persist->models_map);
         int r = persist->collect(persist->desired, &snapshot)
-                        ?: collect_names(persist, &snapshot)
-                        ?: snapshot_pack_map(&snapshot, &map);
-        snapshot.n_names = 0;
+                        ?: snapshot_pack(&snapshot, SNAPSHOT_MODELS, &persist->models_map);
         snapshot_deinit(&snapshot);
-        if (r < 0)
+        if (r < 0) {
+                persist->models_map = before;
                 return r;
-        persist->file.due |= map.size != persist->map.size || memcmp(map.data, persist->map.data, map.size) != 0;
-        msgpack_sbuffer_destroy(&persist->map);
-        persist->map = map;
-        persist->map_due = false;
+        }
+        persist->models_due = false;
+        if (persist->models_map.size != before.size || memcmp(persist->models_map.data, before.data, before.size) != 0)
+                persist->due = persist->file.due = true;
+        msgpack_sbuffer_destroy(&before);
         return 0;
 }
 
@@ -165,10 +175,13 @@ static int pack(struct persist *persist)
 {
         persist->counters[SNAPSHOT_WRITES]++;
         persist->counters[SNAPSHOT_LEASE_IDS] = persist->leases->last_id;
-        int r = update_map(persist) ?: snapshot_begin(&persist->bytes, persist->counters) ?: pack_leases(persist);
+        int r = (persist->models_map.size == 0 ? pack_models(persist) : 0)
+                        ?: pack_names(persist)
+                        ?: snapshot_begin(&persist->bytes, persist->counters)
+                        ?: pack_leases(persist);
         if (r == 0)
                 memcpy(persist->bytes.data, persist->counters, sizeof(persist->counters));
-        return r ?: snapshot_end(&persist->bytes, &persist->map);
+        return r ?: snapshot_end(&persist->bytes, &persist->models_map, &persist->names_map);
 }
 
 void persist_sync(struct persist *persist)
@@ -207,7 +220,8 @@ static void save(struct persist *persist)
         if (!file->due || file->writing || file->folder == NULL)
                 return;
         persist->counters[SNAPSHOT_WRITES]++;
-        if (snapshot_begin(&file->bytes, persist->counters) < 0 || snapshot_end(&file->bytes, &persist->map) < 0)
+        if (pack_names(persist) < 0 || snapshot_begin(&file->bytes, persist->counters) < 0 ||
+            snapshot_end(&file->bytes, &persist->models_map, &persist->names_map) < 0)
                 return; /* tried again at the next tick */
         file->due = false;
         file->writing = true;
@@ -350,7 +364,7 @@ static void store_done(struct work *work)
                 generation->not_stored = true;
                 persisted_remove(persisted); /* some of it may have been stored */
         }
-        persist->due = persist->map_due = true; /* names need not await it any more */
+        persist->due = persist->names_due = true; /* names need not await it any more */
         generation_reap(generation);
 }
 
@@ -392,7 +406,7 @@ static void store(struct persist *persist, struct generation *g)
 
 void persist_changed(struct persist *persist)
 {
-        persist->due = persist->map_due = true;
+        persist->due = persist->names_due = persist->models_due = true;
         if (!is_on(persist))
                 return;
         list_each_item (struct generation, g, &persist->resident->generations, link)
@@ -517,9 +531,10 @@ void persist_tick(struct persist *persist, uint64_t now)
                 persist->due = true;
         }
         persist->due |= persist->failed;
+        if (persist->models_due && (persist->memory.fd >= 0 || persist->file.folder != NULL))
+                pack_models(persist);
         persist_sync(persist);
-        if (persist->file.folder != NULL && update_map(persist) == 0)
-                save(persist);
+        save(persist);
         if (!is_on(persist) || !persist->processes_due)
                 return;
         persist->processes_due = false;
@@ -586,6 +601,7 @@ void persist_deinit(struct persist *persist)
         close_p(&persist->memory.fd);
         msgpack_sbuffer_destroy(&persist->file.bytes);
         msgpack_sbuffer_destroy(&persist->bytes);
-        msgpack_sbuffer_destroy(&persist->map);
+        msgpack_sbuffer_destroy(&persist->models_map);
+        msgpack_sbuffer_destroy(&persist->names_map);
         free(persist->unclaimed);
 }

@@ -4,8 +4,8 @@
  * at once, and processes that hold leases keep them; the next run loads what was pinned and is not in the store.
  *
  * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident, never changed in place: a
- * change marks it due, and it is written before anything is sent to a client, so no client has seen a state that a kill
- * -9 can undo. The state file has the same a moment later.
+ * change marks it due, and it is written before anything is sent to a client: a kill -9 undoes no name, setting or
+ * lease that a client has seen. The models that are pinned, and the state file, follow a few times a second.
  *
  * One model in the store:
  *
@@ -54,7 +54,7 @@ struct desired; /* of serve/desired, which sees all models */
 struct state_file {
         const char *folder; /* NULL: none */
         struct work_pool *pool;
-        bool due; /* its map is not that of the last snapshot */
+        bool due; /* its models are not those of the last snapshot */
         bool writing;
         msgpack_sbuffer bytes; /* as being written */
         struct error failure;  /* of the last write, and logged; else zero */
@@ -69,9 +69,9 @@ struct persist {
         const struct desired *desired;
         struct snapshot_memory memory; /* fd -1: there is no store */
         uint64_t counters[SNAPSHOT_COUNTERS];
-        msgpack_sbuffer bytes, map; /* of the last snapshot */
-        bool due, map_due;          /* leases, or also models or names, differ from that */
-        bool failed;                /* it could not be written, which was logged */
+        msgpack_sbuffer bytes, models_map, names_map; /* of the last snapshot, and its map's parts */
+        bool due, names_due, models_due;              /* any of it, or these, may differ from that */
+        bool failed;                                  /* it could not be written, which was logged */
         struct state_file file;
         struct work_pool *thread;
         uint64_t max, used;             /* descriptors in the store */

@@ -21,7 +21,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
 
-#include <inttypes.h>
 #include <poll.h>
 #include <string.h>
 
@@ -198,49 +197,27 @@ static int adopt_segments(struct generation *g, struct inherited *segments, size
         return 0;
 }
 
-/* A name, with its charge; `has`: the generation has it already, provisionally. False without memory. */
-static bool restore_name(struct quotas *users, struct generation *g, const struct name_record *record, bool has)
+/* A name that no newer model has; else NULL. */
+static const struct name_record *find_name(const struct inherited *one, struct resident *resident,
+                                           const struct device *device)
 {
-        struct quota_charge charge = {.user = NULL};
-        if (users != NULL && record->charged != 0 &&
-            quota_charge_restored(users, (uid_t)(record->charged - 1), &charge, QUOTA_MODELS, 1) < 0)
-                return false;
-        if (!has) {
-                int r = generation_add_name(g, record->text, g->source, record->owner, &charge);
-                quota_discharge(&charge);
-                return r == 0;
-        }
-        struct model_name *name = generation_find_name(g, record->text);
-        name->owner = record->owner;
-        name->charge = charge;
-        return true;
+        const struct name_record *name = one->part == PART_NAME ? one->record : NULL;
+        return name != NULL && resident_on(resident, name->text, GENERATION_READY, device) == NULL ? name : NULL;
 }
 
-/* Its names of the snapshot, without those that a newer model has.
- *
- * A new generation has a provisional name until its own are known. If it is none of them it is removed before the
- * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
-static void restore_names(struct persisted *persisted, const struct inherited *e, size_t n, const char *provisional)
+static void restore_name(struct quotas *users, struct generation *g, const struct inherited *one)
 {
-        struct generation *g = persisted->generation;
-        bool has_provisional = true; /* it has not been confirmed */
-        for (size_t i = 0; i < n; i++) {
-                const struct name_record *record = e[i].part == PART_NAME ? e[i].record : NULL;
-                if (record == NULL || resident_on(g->resident, record->text, GENERATION_READY, g->device) != NULL)
-                        continue;
-                bool confirms = has_provisional && strcmp(record->text, provisional) == 0;
-                if ((!confirms && generation_has_name(g, record->text)) ||
-                    !restore_name(persisted->persist->leases->users, g, record, confirms))
-                        continue;
-                has_provisional = has_provisional && !confirms;
-                bool pinned = g->settings.pinned || record->settings.pinned;
-                g->settings = record->settings;
-                g->settings.pinned = pinned;
-                generation_used(g);
-        }
-        if (has_provisional)
-                generation_drop_name(g, provisional);
-        generation_ready(g);
+        const struct name_record *record = find_name(one, g->resident, g->device);
+        struct quota_charge charge = {.user = NULL};
+        bool pinned = g->settings.pinned;
+        if (record == NULL || generation_has_name(g, record->text) ||
+            (users != NULL && record->charged != 0 &&
+             quota_charge_restored(users, (uid_t)(record->charged - 1), &charge, QUOTA_MODELS, 1) < 0))
+                return;
+        generation_add_name(g, record->text, g->source, record->owner, &charge);
+        quota_discharge(&charge);
+        g->settings = record->settings;
+        g->settings.pinned |= pinned;
 }
 
 /* Charges the device and the user. */
@@ -266,8 +243,11 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
         if (device == NULL || !(device->caps & DEVICE_PERSISTENT))
                 return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
-        struct generation *g =
-                generation_new(persist->resident, record->name, record->source, device, record->caller.uid);
+        /* A provisional name, which stays its last one where no other leads to it. */
+        const char *name = record->name;
+        for (size_t i = 0; i < n; i++)
+                name = find_name(&e[i], persist->resident, device) != NULL ? "" : name;
+        struct generation *g = generation_new(persist->resident, name, record->source, device, record->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
         g->unchecked = true;
@@ -287,7 +267,11 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
                 return r;
         }
         persisted->state = PERSIST_STORED;
-        restore_names(persisted, e, n, record->name);
+        for (size_t i = 0; i < n; i++)
+                restore_name(persist->leases->users, g, &e[i]);
+        generation_drop_name(g, name);
+        generation_used(g);
+        generation_ready(g);
         return 0; /* its reference stays until leases are restored */
 }
 

@@ -97,23 +97,13 @@ int model_record_copy(struct model_record *to, const struct model_record *from)
         return STREAMER_ENOMEM;
 }
 
-/* Space for one more; NULL on ENOMEM. */
-static struct model_record *next_model(struct snapshot *snapshot)
+struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_record *from)
 {
         struct model_record *models = array_grow(snapshot->models, snapshot->n, sizeof(*models));
         if (models == NULL)
                 return NULL;
         snapshot->models = models;
-        return &models[snapshot->n];
-}
-
-struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_record *from)
-{
-        struct model_record *model = next_model(snapshot);
-        if (model == NULL || model_record_copy(model, from) < 0)
-                return NULL;
-        snapshot->n++;
-        return model;
+        return model_record_copy(&models[snapshot->n], from) == 0 ? &models[snapshot->n++] : NULL;
 }
 
 struct model_record *snapshot_add_name(struct snapshot *snapshot, const struct model_name *name)
@@ -214,20 +204,29 @@ static void settings_facts(struct facts *f, struct model_settings *settings, uin
         fact_number32(f, "owner", owner, FACT_ID_MAX);
 }
 
+/* Begins to write the next of these items, or appends one to read; NULL without memory. */
+static void *begin_item(struct facts *f, void *items, size_t *n, size_t size, size_t n_facts)
+{
+        if (f->w != NULL) {
+                writer_map(f->w, n_facts);
+                return items;
+        }
+        char *grown = array_grow(items, *n, size);
+        if (grown == NULL)
+                f->wrong = "memory";
+        else
+                memset(grown + (*n)++ * size, 0, size);
+        return grown;
+}
+
 static void model_facts(struct facts *f, void *list, size_t i)
 {
         struct snapshot *snapshot = list;
-        struct model_record *m = f->w != NULL ? &snapshot->models[i] : next_model(snapshot);
-        if (m == NULL) {
-                f->wrong = "models"; /* too many for the memory */
+        struct model_record *m = begin_item(f, snapshot->models, &snapshot->n, sizeof(*m), MODEL_FACTS);
+        if (m == NULL)
                 return;
-        }
-        if (f->w != NULL) {
-                writer_map(f->w, MODEL_FACTS);
-        } else {
-                *m = (struct model_record){.name = NULL};
-                snapshot->n++;
-        }
+        snapshot->models = m;
+        m += i;
         fact_text(f, "name", &m->name, 1, PROTO_NAME_MAX);
         fact_text(f, "source", &m->source, 1, 0);
         fact_number(f, "generation", &m->number, 0);
@@ -242,41 +241,40 @@ static void model_facts(struct facts *f, void *list, size_t i)
 static void name_facts(struct facts *f, void *list, size_t i)
 {
         struct snapshot *snapshot = list;
-        struct name_record *names = f->w != NULL ? snapshot->names : array_grow(snapshot->names, i, sizeof(*names));
-        if (names == NULL) {
-                f->wrong = "names"; /* too many for the memory */
+        struct name_record *name = begin_item(f, snapshot->names, &snapshot->n_names, sizeof(*name), NAME_FACTS);
+        if (name == NULL)
                 return;
-        }
-        snapshot->names = names;
-        if (f->w != NULL) {
-                writer_map(f->w, NAME_FACTS);
-        } else {
-                names[i] = (struct name_record){.text = NULL};
-                snapshot->n_names++;
-        }
-        fact_number(f, "model", &names[i].model, 0);
-        fact_text(f, "name", &names[i].text, 1, PROTO_NAME_MAX);
-        settings_facts(f, &names[i].settings, &names[i].owner);
-        fact_number(f, "charged", &names[i].charged, (uint64_t)FACT_ID_MAX + 1);
+        snapshot->names = name;
+        name += i;
+        fact_number(f, "model", &name->model, 0);
+        fact_text(f, "name", &name->text, 1, PROTO_NAME_MAX);
+        settings_facts(f, &name->settings, &name->owner);
+        fact_number(f, "charged", &name->charged, (uint64_t)FACT_ID_MAX + 1);
 }
 
-static void map_facts(struct facts *f, struct snapshot *snapshot)
+static void map_facts(struct facts *f, struct snapshot *snapshot, bool models, bool names)
 {
-        fact_number(f, "last_generation", &snapshot->last_number, 0);
-        fact_list(f, "models", snapshot->n, 0, ITEMS_MAX, model_facts, snapshot);
-        fact_list(f, "names", snapshot->n_names, 0, ITEMS_MAX, name_facts, snapshot);
+        if (models) {
+                fact_number(f, "last_generation", &snapshot->last_number, 0);
+                fact_list(f, "models", snapshot->n, 0, ITEMS_MAX, model_facts, snapshot);
+        }
+        if (names)
+                fact_list(f, "names", snapshot->n_names, 0, ITEMS_MAX, name_facts, snapshot);
 }
 
-int snapshot_pack_map(const struct snapshot *snapshot, msgpack_sbuffer *out)
+int snapshot_pack(const struct snapshot *snapshot, enum snapshot_part part, msgpack_sbuffer *out)
 {
         struct writer w;
+        bool models = part == SNAPSHOT_MODELS;
         writer_init(&w);
-        writer_map(&w, 3);
-        map_facts(&(struct facts){.w = &w}, (struct snapshot *)(uintptr_t)snapshot);
+        if (models)
+                writer_map(&w, 3);
+        map_facts(&(struct facts){.w = &w}, (struct snapshot *)(uintptr_t)snapshot, models, !models);
         if (w.failed) {
                 writer_deinit(&w);
                 return STREAMER_ENOMEM;
         }
+        msgpack_sbuffer_destroy(out);
         *out = w.buf;
         return 0;
 }
@@ -292,13 +290,15 @@ int snapshot_add_lease(msgpack_sbuffer *out, const struct lease_record *lease)
         return msgpack_sbuffer_write(out, (const char *)lease, sizeof(*lease)) == 0 ? 0 : STREAMER_ENOMEM;
 }
 
-int snapshot_end(msgpack_sbuffer *out, const msgpack_sbuffer *map)
+int snapshot_end(msgpack_sbuffer *out, const msgpack_sbuffer *models, const msgpack_sbuffer *names)
 {
-        const struct record_foot foot = record_foot(out->data, out->size, map->data, map->size, SNAPSHOT_MAGIC);
-        if (msgpack_sbuffer_write(out, map->data, map->size) < 0 ||
-            msgpack_sbuffer_write(out, (const char *)&foot, sizeof(foot)) < 0)
+        size_t first = out->size;
+        if (msgpack_sbuffer_write(out, models->data, models->size) < 0 ||
+            msgpack_sbuffer_write(out, names->data, names->size) < 0)
                 return STREAMER_ENOMEM;
-        return 0;
+        const struct record_foot foot =
+                record_foot(out->data, first, out->data + first, out->size - first, SNAPSHOT_MAGIC);
+        return msgpack_sbuffer_write(out, (const char *)&foot, sizeof(foot)) == 0 ? 0 : STREAMER_ENOMEM;
 }
 
 /* NULL, or what is wrong with it. */
@@ -325,7 +325,7 @@ int snapshot_unpack(struct snapshot *snapshot, const void *data, size_t size, st
         const char *wrong = record_open(data, size, SNAPSHOT_MAGIC, &first, &map);
         if (wrong != NULL)
                 return error_set(error, STREAMER_ECORRUPT, "the snapshot is damaged: %s", wrong);
-        map_facts(&facts, snapshot);
+        map_facts(&facts, snapshot, true, true);
         message_deinit(&map);
         wrong = facts.wrong ?: unpack_first(snapshot, data, first);
         if (wrong == NULL) {

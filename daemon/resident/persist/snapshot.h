@@ -10,9 +10,9 @@
  * One form, in two places (snapshot_io.h): with the names and leases in memory that the service manager keeps, exact to
  * the last reply; and without leases in the state file, which survives a reboot, as memory does not.
  *
- *   counters, one row of 64 bytes for each lease | msgpack map: the rest | foot (facts.h)
+ *   counters, one row of 64 bytes for each lease | msgpack map: models, names | foot (facts.h)
  *
- * Leases come first and are not msgpack, for they change at each attach: the map is copied as it was packed.
+ * Leases are not msgpack, for they change at each attach: the map is copied as it was packed, in two parts.
  */
 #pragma once
 
@@ -101,11 +101,12 @@ struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_
 struct model_record *snapshot_add_name(struct snapshot *snapshot, const struct model_name *name);
 void snapshot_deinit(struct snapshot *snapshot); /* accepts a zeroed one */
 
-/* The map: all but the counters and the leases. STREAMER_ENOMEM. */
-int snapshot_pack_map(const struct snapshot *snapshot, msgpack_sbuffer *out);
+/* A part of the map: the last number and the models, or the names. In place of what `out` has. STREAMER_ENOMEM. */
+enum snapshot_part { SNAPSHOT_MODELS, SNAPSHOT_NAMES };
+int snapshot_pack(const struct snapshot *snapshot, enum snapshot_part part, msgpack_sbuffer *out);
 /* Its bytes, in this order, in place of what `out` has; the leases are those that were added. STREAMER_ENOMEM. */
 int snapshot_begin(msgpack_sbuffer *out, const uint64_t counters[SNAPSHOT_COUNTERS]);
 int snapshot_add_lease(msgpack_sbuffer *out, const struct lease_record *lease);
-int snapshot_end(msgpack_sbuffer *out, const msgpack_sbuffer *map);
+int snapshot_end(msgpack_sbuffer *out, const msgpack_sbuffer *models, const msgpack_sbuffer *names);
 /* STREAMER_ECORRUPT where they are truncated, malformed, or of another version. */
 int snapshot_unpack(struct snapshot *snapshot, const void *data, size_t size, struct error *error);

@@ -271,7 +271,8 @@ int verb_load(struct session *session, struct request *request, struct error *er
               ?: loads_begin(session->server->loads, &load_request, &load, error);
         if (r < 0)
                 return r;
-        persist_changed(&session->server->persist); /* a repeated load changes the settings of what is ready */
+        if (load->state >= LOAD_QUEUED) /* a repeated one, which may have changed the settings of what is ready */
+                persist_changed(&session->server->persist);
         if (!req->attach && !req->dry_run) {
                 uint64_t op = ++session->server->last_op;
                 session_reply(session, request->id, ku64("op", op), kstr("name", load->name));
