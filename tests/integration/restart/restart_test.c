@@ -38,9 +38,9 @@ TEST(a_model_survives_with_its_bytes_digest_and_number_and_is_not_read, .to = 2)
 static const struct {
         const char *verb, *args, *left, *json, *gone;
 } acknowledged[] = {
-        {"pin", "{\"model\":\"m\"}", "m", "\"pinned\": true"},
-        {"set_priority", "{\"model\":\"m\",\"priority\":77}", "m", "\"priority\": 77"},
-        {"keep_alive", "{\"model\":\"m\",\"keep_alive_ms\":99000}", "m", "\"keep_alive_ns\": 99000000000"},
+        {"pin", "{\"model\":\"m\"}", "m", "\"pinned\": true", NULL},
+        {"set_priority", "{\"model\":\"m\",\"priority\":77}", "m", "\"priority\": 77", NULL},
+        {"keep_alive", "{\"model\":\"m\",\"keep_alive_ms\":99000}", "m", "\"keep_alive_ns\": 99000000000", NULL},
         {"unload", "{\"model\":\"alias\"}", "m", "\"name\": \"m\"", "alias"},
         {"unload", "{\"model\":\"m\"}", "alias", "\"name\": \"alias\"", "m"},
 };

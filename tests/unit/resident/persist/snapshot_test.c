@@ -248,7 +248,7 @@ _Static_assert(CALLER_GROUPS + 1 == 0x81, "many_groups has one more than the lim
 static const struct wrong_fact {
         const char *key, *value;
         size_t size;
-        const char *list; /* NULL: models */
+        const char *list;
 } wrong_facts[] = {
         {"model", BYTES(YES), "names"},
         {"name", BYTES("\xa0"), "names"},
@@ -256,21 +256,23 @@ static const struct wrong_fact {
         {"pinned", BYTES(YES), "names"},
         {"owner", BYTES(NOBODY), "names"},
         {"charged", BYTES("\xcf\0\0\0\1\0\0\0\0"), "names"},
-        {"name", BYTES("\xa0")},
-        {"name", BYTES("\xa3"
-                       "a\0b")},
-        {"source", BYTES("\xa0")},
-        {"generation", BYTES(YES)},
-        {"verified", BYTES(NOBODY)},
-        {"priority", BYTES(NOBODY)},
-        {"pinned", BYTES(YES)},
-        {"uid", BYTES(NOBODY)},
-        {"owner", BYTES(NOBODY)},
-        {"groups", BYTES("\x91" NOBODY)},
-        {"groups", many_groups, sizeof(many_groups)},
-        {"groups", BYTES(YES)},
-        {"devices", BYTES("\x90")},
-        {"devices", BYTES(YES)},
+        {"name", BYTES("\xa0"), "models"},
+        {"name",
+         BYTES("\xa3"
+               "a\0b"),
+         "models"},
+        {"source", BYTES("\xa0"), "models"},
+        {"generation", BYTES(YES), "models"},
+        {"verified", BYTES(NOBODY), "models"},
+        {"priority", BYTES(NOBODY), "models"},
+        {"pinned", BYTES(YES), "models"},
+        {"uid", BYTES(NOBODY), "models"},
+        {"owner", BYTES(NOBODY), "models"},
+        {"groups", BYTES("\x91" NOBODY), "models"},
+        {"groups", many_groups, sizeof(many_groups), "models"},
+        {"groups", BYTES(YES), "models"},
+        {"devices", BYTES("\x90"), "models"},
+        {"devices", BYTES(YES), "models"},
 };
 
 /* The element of a list, and again with one value replaced; size 0: the key is absent. */
@@ -278,7 +280,7 @@ static void write_list(struct writer *w, const struct message *from, const char 
 {
         const msgpack_object *element = &object_get(&from->unpacked.data, list)->via.array.ptr[0];
         const msgpack_object_map *map = &element->via.map;
-        bool here = strcmp(wrong->list ? wrong->list : "models", list) == 0;
+        bool here = strcmp(wrong->list, list) == 0;
         writer_key(w, list);
         writer_array(w, 1 + here);
         msgpack_pack_object(&w->pk, *element);
