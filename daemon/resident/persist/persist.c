@@ -37,12 +37,12 @@ static void free_names(struct name_record *names, size_t n)
         free(names);
 }
 
-/* The name has switched to a generation that is being stored. */
-static bool awaits(const struct persisted *persisted, const char *text)
+/* The generation to which the name has switched and which is being stored; else NULL. */
+static const struct generation *awaits(const struct persisted *persisted, const char *text)
 {
         const struct generation *mine = persisted->generation;
         const struct generation *g = resident_on(mine->resident, text, GENERATION_READY, mine->device);
-        return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING;
+        return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING ? g : NULL;
 }
 
 /* The names that lead to it: those it has, and of those it had in the last snapshot those that await a newer one. */
@@ -70,11 +70,14 @@ static int update_names(struct persisted *persisted)
                 else
                         r = STREAMER_ENOMEM;
         }
-        for (size_t i = 0; i < n_before; i++)
-                if (awaits(persisted, before[i].text)) {
-                        names[n++] = before[i];
-                        before[i].text = NULL;
-                }
+        for (size_t i = 0; i < n_before; i++) {
+                const struct generation *newer = awaits(persisted, before[i].text);
+                if (newer == NULL)
+                        continue;
+                names[n] = before[i];
+                names[n++].settings = newer->settings;
+                before[i].text = NULL;
+        }
         free_names(before, n_before);
         persisted->names = names;
         persisted->n_names = n;
@@ -109,7 +112,7 @@ static int collect_names(struct persist *persist, struct snapshot *snapshot)
 
 static int pack_names(struct persist *persist)
 {
-        struct snapshot snapshot = {.n = 0};
+        struct snapshot snapshot = {.last_number = persist->resident->last_number};
         if (!persist->names_due)
                 return 0;
         int r = collect_names(persist, &snapshot) ?: snapshot_pack(&snapshot, SNAPSHOT_NAMES, &persist->names_map);
@@ -327,8 +330,7 @@ void persisted_remove(struct persisted *persisted)
 static void remove_stored(struct generation *generation)
 {
         struct persisted *persisted = generation->persisted;
-        if (persisted->n_names > 0)
-                persist_sync(persisted->persist);
+        persist_sync(persisted->persist);
         if (persisted->state == PERSIST_STORED && persisted->n_names == 0)
                 persisted_remove(persisted);
 }
@@ -583,6 +585,7 @@ void persist_start(struct persist *persist, struct work_pool *pool, const char *
 
 void persist_freeze(struct persist *persist)
 {
+        persist->file.due = true; /* the newest, also where a run without the store follows */
         persist_tick(persist, now_ns());
         persist->frozen = true;
         list_each_item_safe (struct persisted, persisted, &persist->models, link)

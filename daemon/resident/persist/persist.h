@@ -4,8 +4,8 @@
  * at once, and processes that hold leases keep them; the next run loads what was pinned and is not in the store.
  *
  * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident, never changed in place: a
- * change marks it due, and it is written before anything is sent to a client: a kill -9 undoes no name, setting or
- * lease that a client has seen. The models that are pinned, and the state file, follow a few times a second.
+ * change marks it due, and it is written before anything is sent to a client. Of a model in the store, a kill -9 undoes
+ * no name, setting or lease that a client has seen. Pins of others, and the state file, follow a few times a second.
  *
  * One model in the store:
  *

@@ -137,9 +137,8 @@ static void open_memory(struct persist *persist, struct inheritance *all, struct
         struct error error = {0};
         int r = all->memories == 1
                         ? snapshot_memory_open_consume_fd(&persist->memory, take_fd(&all->memory), snapshot, &error)
-                : all->memories > 1
-                        ? error_set(&error, STREAMER_ECORRUPT, "the snapshot of leases: there are %u", all->memories)
-                        : STREAMER_ENOENT;
+                : all->memories > 1 ? error_set(&error, STREAMER_ECORRUPT, "the snapshots: there are %u", all->memories)
+                                    : STREAMER_ENOENT;
         persist->used++;
         if (r == 0)
                 return;
@@ -154,14 +153,6 @@ static void open_memory(struct persist *persist, struct inheritance *all, struct
         r = fdstore_add(PERSIST_SNAPSHOT, persist->memory.fd);
         if (r < 0)
                 log_error("fd store: the service manager does not answer: %s", strerror(-r));
-}
-
-static void load_file(struct snapshot *snapshot, const char *folder)
-{
-        struct error error;
-        int r = folder != NULL ? snapshot_load(snapshot, folder, &error) : STREAMER_ENOENT;
-        if (r < 0 && r != STREAMER_ENOENT)
-                log_error("%s; it is set aside, and what it alone had is lost (%s)", error.text, folder);
 }
 
 /* ---- models ---- */
@@ -243,7 +234,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
         if (device == NULL || !(device->caps & DEVICE_PERSISTENT))
                 return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
-        /* A provisional name, which stays its last one where no other leads to it. */
+        /* Provisional, and removed below: where no name leads to it, messages use the last one. */
         const char *name = record->name;
         for (size_t i = 0; i < n; i++)
                 name = find_name(&e[i], persist->resident, device) != NULL ? "" : name;
@@ -394,8 +385,11 @@ void persist_recover(struct persist *persist, struct listen_fds *listen_fds, con
         cleanup_with(inheritance_deinit) struct inheritance all = {.memory = -1};
         cleanup_with(snapshot_deinit) struct snapshot stored = {.n = 0};
         uint64_t *last = &persist->resident->last_number;
+        struct error error;
         *models = (struct snapshot){.n = 0};
-        load_file(models, folder);
+        int r = folder != NULL ? snapshot_load(models, folder, &error) : STREAMER_ENOENT;
+        if (r < 0 && r != STREAMER_ENOENT)
+                log_error("%s; what it alone had is lost (%s)", error.text, folder);
         if (persist->max > 0) {
                 add_fds(&all, listen_fds);
                 open_memory(persist, &all, &stored);

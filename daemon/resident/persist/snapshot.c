@@ -167,7 +167,7 @@ static void sort(struct snapshot *snapshot)
 int snapshot_of(struct snapshot *snapshot, const struct resident *resident)
 {
         int r = 0;
-        *snapshot = (struct snapshot){.last_number = resident->last_number};
+        *snapshot = (struct snapshot){.n = 0};
         list_each_item (const struct generation, g, &resident->generations, link)
                 list_each_item (const struct model_name, name, &g->names, link)
                         if (r == 0 && is_persisted(g))
@@ -254,12 +254,12 @@ static void name_facts(struct facts *f, void *list, size_t i)
 
 static void map_facts(struct facts *f, struct snapshot *snapshot, bool models, bool names)
 {
-        if (models) {
-                fact_number(f, "last_generation", &snapshot->last_number, 0);
+        if (models)
                 fact_list(f, "models", snapshot->n, 0, ITEMS_MAX, model_facts, snapshot);
-        }
-        if (names)
+        if (names) {
+                fact_number(f, "last_generation", &snapshot->last_number, 0);
                 fact_list(f, "names", snapshot->n_names, 0, ITEMS_MAX, name_facts, snapshot);
+        }
 }
 
 int snapshot_pack(const struct snapshot *snapshot, enum snapshot_part part, msgpack_sbuffer *out)

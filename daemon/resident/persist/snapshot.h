@@ -101,7 +101,7 @@ struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_
 struct model_record *snapshot_add_name(struct snapshot *snapshot, const struct model_name *name);
 void snapshot_deinit(struct snapshot *snapshot); /* accepts a zeroed one */
 
-/* A part of the map: the last number and the models, or the names. In place of what `out` has. STREAMER_ENOMEM. */
+/* A part of the map: the models, or the last number and the names. In place of what `out` has. STREAMER_ENOMEM. */
 enum snapshot_part { SNAPSHOT_MODELS, SNAPSHOT_NAMES };
 int snapshot_pack(const struct snapshot *snapshot, enum snapshot_part part, msgpack_sbuffer *out);
 /* Its bytes, in this order, in place of what `out` has; the leases are those that were added. STREAMER_ENOMEM. */

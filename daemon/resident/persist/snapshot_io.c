@@ -19,7 +19,7 @@ int snapshot_memory_new(struct snapshot_memory *memory, struct error *error)
 {
         cleanup_close int fd = memfd_create("streamerd-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (fd < 0 || ftruncate(fd, 2 * SNAPSHOT_MAX) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
-                return error_errno(error, STREAMER_ENOMEM, errno, "the snapshot of leases");
+                return error_errno(error, STREAMER_ENOMEM, errno, "the snapshot");
         *memory = (struct snapshot_memory){.fd = take_fd(&fd)};
         return 0;
 }
@@ -52,7 +52,7 @@ int snapshot_memory_open_consume_fd(struct snapshot_memory *memory, int fd, stru
         *memory = (struct snapshot_memory){.fd = -1};
         *snapshot = (struct snapshot){.n = 0};
         if (fstat(fd, &st) < 0 || st.st_size != 2 * SNAPSHOT_MAX || seals < 0 || (seals & SEALS) != SEALS)
-                return error_set(error, STREAMER_ECORRUPT, "the snapshot of leases: not one of this version");
+                return error_set(error, STREAMER_ECORRUPT, "the snapshots: not one of this version");
         int first = read_buffer(fd, 0, &read[0], error), second = read_buffer(fd, 1, &read[1], error);
         unsigned newest =
                 second == 0 && (first < 0 || read[1].counters[SNAPSHOT_WRITES] > read[0].counters[SNAPSHOT_WRITES]);
@@ -70,10 +70,10 @@ int snapshot_memory_write(struct snapshot_memory *memory, const void *data, size
         uint64_t n = size;
         const struct iovec parts[] = {{&n, sizeof(n)}, {(void *)(uintptr_t)data, size}};
         if (size > SNAPSHOT_MAX - sizeof(n))
-                return error_set(error, STREAMER_ENOMEM, "the snapshot of leases: it is larger than %d MiB",
+                return error_set(error, STREAMER_ENOMEM, "the snapshot: it is larger than %d MiB",
                                  (int)(SNAPSHOT_MAX / MiB));
         if (pwritev(memory->fd, parts, 2, (off_t)(memory->next * SNAPSHOT_MAX)) != (ssize_t)(sizeof(n) + size))
-                return error_errno(error, STREAMER_ENOMEM, errno, "the snapshot of leases");
+                return error_errno(error, STREAMER_ENOMEM, errno, "the snapshot");
         memory->next = !memory->next;
         return 0;
 }

@@ -459,7 +459,7 @@ int desired_models(const struct desired *d, struct snapshot *snapshot)
                 return r;
         list_each_item (const struct desired_model, m, &d->models, link) {
                 const struct model_record *spec = &m->spec;
-                if (m->origin != DESIRED_RESTORED)
+                if (m->origin != DESIRED_RESTORED || spec->n_devices == 0)
                         continue;
                 const struct snapshot resident = {.models = snapshot->models, .n = n_resident};
                 struct model_record *to = snapshot_find(&resident, spec->name);

@@ -209,9 +209,12 @@ static int walk_entry(struct walk *walk, const struct root_path *folder, int fol
                 return r;
         if (is_folder)
                 return depth < DEPTH_MAX ? walk_folder(walk, &path, name, depth + 1, error) : 0;
+        if (walk->list == NULL && S_ISREG(st.st_mode) && st.st_size > 0) {
+                r = open_in_folder(walk->sample, folder, entry, NULL, error);
+                return r == 0 ? 1 : r == STREAMER_ENOENT || r == STREAMER_EPERM ? 0 : r;
+        }
         if (walk->list == NULL)
-                return S_ISREG(st.st_mode) && st.st_size > 0 &&
-                       open_in_folder(walk->sample, folder, entry, NULL, &ignored) == 0;
+                return 0;
         if (root_path_find(&path, &path_fd, &st, &ignored) < 0 || !S_ISREG(st.st_mode))
                 return 0;
         return listing_add(walk->list, name, (uint64_t)st.st_size, "", error);

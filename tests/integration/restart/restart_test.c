@@ -184,7 +184,7 @@ static const struct damage {
         {segment_truncated, "not a sealed segment"},
         {segment_unsealed, "not a sealed segment"},
         {record_zero, "its record is damaged: wrong magic"},
-        {snapshot_twice, "the snapshot of leases: there are 2"},
+        {snapshot_twice, "the snapshots: there are 2"},
 };
 
 /* It is dropped, also from the store; no bytes stay charged, and the same file loads again. */
@@ -320,5 +320,18 @@ TEST(a_lost_name_is_not_restored, .to = 2)
         client_equals(client, "m", large);
         client_equals(client, "x", large);
         client_equals(client, "z", empty);
+        managed_end();
+}
+
+/* The daemon is killed right after it has told the second number. */
+TEST(a_generation_number_is_never_given_twice)
+{
+        managed_begin();
+        managed_load("m");
+        client_load(client, write_as(model_new(76), "second"), "second");
+        ck_assert_uint_eq(json_number(client_show(client, "second"), "generation"), 2);
+        managed_restart_and_reconnect(1);
+        client_load(client, write_as(model_new(77), "third"), "third");
+        ck_assert_uint_eq(json_number(client_show(client, "third"), "generation"), 3);
         managed_end();
 }

@@ -107,7 +107,7 @@ TEST(one_larger_than_its_buffer_is_refused)
         static char data[1];
         write_next();
         FAILS_SAYING(error, snapshot_memory_write(&memory, data, SNAPSHOT_MAX - 7, &error), STREAMER_ENOMEM,
-                     "the snapshot of leases: it is larger than 64 MiB");
+                     "the snapshot: it is larger than 64 MiB");
         is_read(1);
 }
 
@@ -127,7 +127,7 @@ static void refused(int fd)
 {
         struct snapshot_memory other;
         FAILS_SAYING(error, snapshot_memory_open_consume_fd(&other, fd, &snapshot, &error), STREAMER_ECORRUPT,
-                     "the snapshot of leases: not one of this version");
+                     "the snapshots: not one of this version");
         ck_assert_int_eq(other.fd, -1);
         ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* consumed */
 }
