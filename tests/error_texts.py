@@ -42,7 +42,7 @@ def arguments(source: str, begin: int) -> str:
 
 
 def fixed_parts(text: str) -> list[str]:
-    parts = [p.strip(" :,;()'\"\\n%") for p in CONVERSION.split(text)]
+    parts = [p.strip(" :,;()'\"%") for p in CONVERSION.split(text.replace("\\n", " "))]
     return [p for p in parts if len(p) >= 6]
 
 

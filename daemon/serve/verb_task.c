@@ -11,14 +11,14 @@ static bool may_start(const struct verb_task *task)
 {
         const struct conn *conn = task->deferred.session->conn;
         unsigned max = role_is_own(conn->caller.uid) ? 2 * VERB_TASKS : VERB_TASKS;
-        return task->place.user->held[task->place.slot] < max && !conn_output_full(conn);
+        return task->running.user->held[task->running.slot] < max && !conn_output_full(conn);
 }
 
 static void task_start(struct verb_task *task)
 {
         list_remove(&task->link);
         list_append(&task->server->started, &task->link);
-        quota_adjust(&task->place, 1);
+        quota_adjust(&task->running, 1);
         if (task->ops->start != NULL) {
                 task->ops->start(task);
                 return;
@@ -58,7 +58,7 @@ static void task_free(struct verb_task *task)
                 task->ops->deinit(task);
         source_roots_free(task->roots);
         free(task->source);
-        quota_discharge(&task->place);
+        quota_discharge(&task->running);
         list_remove(&task->link);
         deferred_free(&task->deferred);
 }
@@ -66,7 +66,7 @@ static void task_free(struct verb_task *task)
 void verb_task_end(struct verb_task *task)
 {
         struct server *server = task->server;
-        bool started = task->place.amount > 0;
+        bool started = task->running.amount > 0;
         task_free(task);
         if (started)
                 start_queued(server);
@@ -110,7 +110,7 @@ int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, str
 {
         struct server *server = task->server;
         uid_t uid = task->deferred.session->conn->caller.uid;
-        if (r == 0 && quota_charge_restored(&server->users, uid, &task->place, (enum quota_slot)kind, 0) < 0)
+        if (r == 0 && quota_charge_restored(&server->users, uid, &task->running, (enum quota_slot)kind, 0) < 0)
                 r = error_no_memory(error);
         if (r < 0) {
                 task_free(task);
@@ -133,17 +133,17 @@ int verb_task_begin_source(struct verb_task *task, int r, const char *source, co
 
 void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)
 {
-        require(task->place.amount == 1 && !task->working);
+        require(task->running.amount == 1 && !task->working);
         list_remove(&task->link);
         task->deferred.why = why;
         deferred_await_change(&task->deferred, try);
-        quota_adjust(&task->place, 0);
+        quota_adjust(&task->running, 0);
         start_queued(task->server);
 }
 
 void verb_task_resume(struct verb_task *task)
 {
-        require(task->place.amount == 0);
+        require(task->running.amount == 0);
         list_remove(&task->deferred.in_server);
         list_append(&task->server->queued, &task->link);
         start_alone(task);

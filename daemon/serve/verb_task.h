@@ -45,11 +45,11 @@ struct verb_task {
         const struct verb_task_ops *ops;
         struct work work;
         struct server *server;
-        struct quota_charge place; /* 1 while it is started; 0: it is queued or paused */
-        struct list link;          /* in server->queued or ->started */
-        bool working;              /* its work was submitted, and is not done */
-        bool given_up;             /* atomic: abandoned */
-        uint64_t deadline_ns;      /* abandoned then; 0: none */
+        struct quota_charge running; /* 1 while it is started; 0: it is queued or paused */
+        struct list link;            /* in server->queued or ->started */
+        bool working;                /* its work was submitted, and is not done */
+        bool given_up;               /* atomic: abandoned */
+        uint64_t deadline_ns;        /* abandoned then; 0: none */
         struct error error;
         /* verb_task_begin_source() */
         char *source;               /* canonical */

@@ -36,11 +36,11 @@ int copy_queue_init(struct copy_queue *copy_queue, struct reader_thread *thread,
 void copy_queue_deinit(struct copy_queue *copy_queue); /* none may be in flight; accepts a zeroed one */
 
 /* A block that is filled and hashed, from `data` on, has landed; or its copies are started: then it occupies its slot
- * only, and no place. Takes over the ticket. Waits for the oldest block's copies if the queue is full. */
+ * only, and no capacity. Takes over the ticket. Waits for the oldest block's copies if the queue is full. */
 void copy_queue_land(struct copy_queue *copy_queue, struct ticket *ticket, const unsigned char *data);
 
 /* Completes blocks whose copies are done, and returns their slots. */
 void copy_queue_reap(struct copy_queue *copy_queue);
 /* The same, once every copy of the oldest is done, or has failed. At least one is in flight. A thread that waits serves
- * no other job: it takes a place of this one, though not one of its reads. */
+ * no other job: it takes capacity of this one, though not one of its reads. */
 void copy_queue_wait(struct copy_queue *copy_queue);

@@ -43,7 +43,7 @@ struct ticket {
         const struct plan_block *block;
         uint64_t targets;    /* bit set of the targets that were alive when the block was taken */
         unsigned char *slot; /* NULL where the block is read to its place */
-        bool copied;         /* read and hashed, and being copied to devices: it takes no place */
+        bool copied;         /* read and hashed, and being copied to devices: it takes no capacity */
 };
 
 /* Blocks that one request asks for, and that no other thread takes. */
@@ -55,7 +55,7 @@ struct read_run {
 /* ---- with the lock held ---- */
 
 void reader_wake_locked(struct reader *reader, bool all);
-/* Places of the job's engine; n may be negative. */
+/* Capacity of the job's engine; n may be negative. */
 void reader_add_busy(struct reader *reader, struct read_job *job, int n);
 /* The thread reads or copies for this job from now on, and hangs if it moves no byte; NULL: it does not. */
 void reader_thread_work_for(struct reader_thread *thread, struct read_job *job);

@@ -125,9 +125,9 @@ int reader_set_affinity(struct reader *reader, pthread_attr_t *attr)
 {
         if (reader->n_nodes == 0)
                 return NUMA_ANYWHERE;
-        const struct reader_node *place = &reader->nodes[reader->next_node++ % reader->n_nodes];
-        pthread_attr_setaffinity_np(attr, sizeof(place->processors), &place->processors);
-        return place->node;
+        const struct reader_node *node = &reader->nodes[reader->next_node++ % reader->n_nodes];
+        pthread_attr_setaffinity_np(attr, sizeof(node->processors), &node->processors);
+        return node->node;
 }
 
 static bool start_thread(struct reader *reader, enum read_engine kind)
@@ -380,12 +380,12 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_cond_init(&reader->ended, NULL);
         list_init(&reader->jobs);
         list_init(&reader->announced);
-        /* A load at full concurrency leaves as many places free as it takes. */
-        unsigned places = opts->concurrency * READER_THREADS_PER_BLOCK;
-        const unsigned threads[READ_ENGINES] = {[READ_PREAD] = places, [READ_HTTP] = opts->network_threads};
+        /* A load at full concurrency leaves as much capacity free as it takes. */
+        unsigned capacity = opts->concurrency * READER_THREADS_PER_BLOCK;
+        const unsigned threads[READ_ENGINES] = {[READ_PREAD] = capacity, [READ_HTTP] = opts->network_threads};
         for (size_t i = 0; i < READ_ENGINES; i++) {
                 const struct engine_ops *ops = opts->engines[i];
-                unsigned even = threads[i] > 0 ? (places + threads[i] - 1) / threads[i] : 0;
+                unsigned even = threads[i] > 0 ? (capacity + threads[i] - 1) / threads[i] : 0;
                 reader->engines[i] = (struct engine){.ops = ops,
                                                      .base = threads[i],
                                                      .capacity = even > ops->capacity_min ? even : ops->capacity_min};

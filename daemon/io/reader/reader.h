@@ -10,7 +10,7 @@
  * is returned when the last copy is done. A target whose copy fails is dead, and the others continue; the job fails
  * with its last target.
  *
- * Places. If the ring is split among NUMA nodes (numa.h), so are the threads: a block takes a free slot on its device's
+ * Nodes. If the ring is split among NUMA nodes (numa.h), so are the threads: a block takes a free slot on its device's
  * node, or else any; a thread takes blocks for its own node first, or else any.
  *
  * Runs. A request to a store costs more than a block is worth, so an engine may reserve a run of consecutive blocks of
@@ -18,9 +18,9 @@
  * blocks.
  *
  * Fairness. A load reads at most `concurrency` blocks at once (or its engine's lower limit), and takes at most half of
- * the places and slots that the others leave free, less if others weigh more (fair_share.h). A block that is being
+ * the threads and slots that the others leave free, less if others weigh more (fair_share.h). A block that is being
  * copied to its devices holds only its slot. On storage that several loads read from, those under way make way for one
- * that is being opened (announced) or has just begun (its head start).
+ * that is being opened (announced) or has just begun (its head start): fairness_small_load 1.9 with both, 2.5 without.
  */
 #pragma once
 
@@ -90,7 +90,7 @@ struct read_job {
         size_t next;                 /* block that no thread has taken or reserved */
         size_t reserved;             /* blocks of runs that are not taken yet */
         unsigned in_flight, copying; /* tickets; of these, that are read and being copied to devices */
-        unsigned busy;               /* places of the engine that it takes, without hanging threads */
+        unsigned busy;               /* capacity of the engine that it takes, without hanging threads */
         unsigned slots;
         unsigned stalled;   /* atomic, for readers without the lock */
         unsigned silent;    /* tickets whose request receives no byte; the engine's to change */
@@ -129,7 +129,7 @@ struct engine {
         struct list threads;
         unsigned base, alive, stuck; /* threads: configured, alive, of these hanging */
         unsigned capacity;           /* tickets that one thread can hold */
-        unsigned busy;               /* places that are taken by threads that do not hang */
+        unsigned busy;               /* capacity that is taken by threads that do not hang */
         unsigned jobs;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the job whose block is next: of the jobs that may take one (a place of the engine within its share, and a
+ * Chooses the job whose block is next: of the jobs that may take one (capacity of the engine within its share, and a
  * slot if it needs one), the one that is due first by its weight. The choice is made under the reader's lock, from the
- * state of that moment; a thread that gets no block waits until a place or a slot is returned.
+ * state of that moment; a thread that gets no block waits until capacity or a slot is returned.
  */
 #include "daemon/io/reader/engine.h"
 
@@ -34,7 +34,7 @@ static bool has_head_start(const struct read_job *job)
         return job->share.ahead > 0 && has_blocks(job) && job->stalled == 0;
 }
 
-/* Each job's part of it by weight, one block at the least; more as long as places are free. */
+/* Each job's part of it by weight, one block at the least; more as long as there is capacity. */
 static bool storage_has_capacity(const struct reader *reader, const struct read_job *self)
 {
         unsigned busy = self->busy, weights = self->share.weight, stalled = 0;
@@ -81,7 +81,7 @@ static unsigned receiving(const struct read_job *job)
         return job->in_flight - job->copying - silent;
 }
 
-/* What is copied has been read: it holds its slot, and no place. One whose reads hang would have the next
+/* What is copied has been read: it holds its slot, and no capacity. One whose reads hang would have the next
  * thread hang, too. */
 static bool may_take(const struct reader *reader, struct read_job *job)
 {
@@ -108,7 +108,7 @@ static bool precedes(const struct read_job *a, const struct read_job *b, int nod
 }
 
 /* Of the jobs on the node, else of all, the one whose next block is first by virtual time; of equals the one that has
- * waited longest. No job takes all places, so the threads of either node also serve the other's. */
+ * waited longest. No job takes all capacity, so the threads of either node also serve the other's. */
 static struct read_job *choose(const struct reader *reader, enum read_engine engine, int node)
 {
         struct read_job *first = NULL;
@@ -168,7 +168,7 @@ bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
         return taken;
 }
 
-/* Counted at once, so that two do not leave for one place too many; and what this one gave back last
+/* Counted at once, so that two do not leave for one too many; and what this one gave back last
  * may be another's to take. */
 void reader_end_thread_locked(struct reader *reader, enum read_engine kind)
 {

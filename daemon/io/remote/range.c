@@ -7,8 +7,8 @@
  *        \            \                                            no slot for the next: paused until there is one
  *         \____________\_ failed: pause, then requested from the first missing byte > given up
  *
- * Bytes received before a failure stay: each answer is checked to be of the same version. The reader may shorten a run
- * that is in flight, to give its second half to an idle thread; the connection is then closed at the new end.
+ * Bytes received before a failure stay: each answer is checked to be of the same version. A run may be
+ * shortened in flight, when the rest of it passes to another request; the connection is then closed at the new end.
  *
  * A silent range, which receives no byte for several times the usual time of an answer, does not count against the
  * limit of its load. Once no block is left to take it is requested again, once, and its first request is cancelled.

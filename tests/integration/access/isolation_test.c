@@ -157,6 +157,23 @@ static struct request work(size_t i)
         return request;
 }
 
+/* Of another user's model, which it may only see. */
+static struct request refused(size_t i)
+{
+        static const struct request requests[] = {
+                {.verb = VERB_show, .u.show = {.model = "witness", .tensors = true}},
+                {.verb = VERB_pin, .u.pin = {.model = "witness"}},
+                {.verb = VERB_set_priority, .u.set_priority = {.model = "witness", .priority = 1}},
+                {.verb = VERB_unload, .u.unload = {.model = "witness", .force = true}},
+                {.verb = VERB_cancel, .u.cancel = {.model = "witness"}},
+                {.verb = VERB_detach, .u.detach = {.lease = 1}},
+                {.verb = VERB_reclaim,
+                 .u.reclaim = {.token = "00000000000000000000000000000000", .generation = 1, .digest = ""}},
+                {.verb = VERB_publish_commit, .u.publish_commit = {.claim = 1, .bytes = 1}},
+        };
+        return requests[i % (sizeof(requests) / sizeof(requests[0]))];
+}
+
 static void send_all(struct wire *w, struct request (*make)(size_t i), size_t n)
 {
         for (size_t i = 0; i < n; i++) {
@@ -189,6 +206,28 @@ static void loads_that_hang(void)
         }
         await_taken(w);
         await_taken(waits);
+}
+
+/* Memory is admitted, as much as its share has, and nothing is committed. */
+static void publications_that_never_end(void)
+{
+        for (uint64_t i = 0; i < 32; i++) {
+                struct wire *w = connect_one();
+                char *name = format_text("claimed-%d", (int)i);
+                wire_request(w, &(struct request){.verb = VERB_publish_find,
+                                                  .id = 2,
+                                                  .u.publish_find = {.model = name, .claim = true}});
+                ck_assert(wire_read(w));
+                uint64_t claim = wire_number(w, "claim");
+                wire_request(w, &(struct request){.verb = VERB_publish_begin,
+                                                  .id = 3,
+                                                  .u.publish_begin = {.claim = claim, .bytes = 2 << 20}});
+                for (uint64_t k = 0; k < UNANSWERED; k++)
+                        wire_request(w, &(struct request){.verb = VERB_publish_segment,
+                                                          .id = 4 + k,
+                                                          .u.publish_segment = {.claim = claim, .bytes = 1 << 20}});
+                await_taken(w);
+        }
 }
 
 /* Each load that fails is an event for all of them. */
@@ -238,6 +277,8 @@ static const struct attack {
         {probe, 64, 1, 0, NULL},
         {work, 8, UNANSWERED, 0, NULL},
         {diff, 8, UNANSWERED, 0, NULL},
+        {refused, 8, UNANSWERED, 0, NULL},
+        {.other = publications_that_never_end},
         {.other = fetches_of_closed_connections},
         {.other = loads_that_hang},
         {.other = subscribers_that_do_not_read},

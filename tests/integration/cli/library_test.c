@@ -58,11 +58,10 @@ static const char program[] =
         "        return streamer_connect(&opts, &client) == STREAMER_EUNREACHABLE ? 0 : 3;\n"
         "}\n";
 
-TEST(a_program_in_cxx17_is_linked_to_it)
+/* Slow, because the library of a sanitizer build needs its run time in the program. */
+TEST(a_program_in_cxx17_is_linked_to_it, .slow = true)
 {
         install("PREFIX=/usr LIBDIR=" LIBDIR);
-        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
-                return;
         file_write(suite_path("program.cc"), program, strlen(program));
         const char *shared = suite_path("shared"), *bound = suite_path("bound"), *source = suite_path("program.cc");
         runs("c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -I$R/usr/include -o %s %s -L$R" LIBDIR

@@ -634,7 +634,7 @@ TEST(a_failed_call_at_startup_is_reported_or_replaced, .to = FAULT_COUNT, .slow 
 
 /* Of the manager, and of the snapshot. */
 static const enum fault_call of_store[] = {FAULT_sd_pid_notify_with_fds, FAULT_sd_notify, FAULT_sd_notify_barrier,
-                                           FAULT_sd_is_socket_unix,      FAULT_pwritev,   FAULT_strdup};
+                                           FAULT_sd_is_socket_unix, FAULT_pwritev};
 
 static void load_persisted(const struct daemon *d)
 {
@@ -655,7 +655,7 @@ static void persist_and_restart(struct manager *m, enum fault_call which, uint64
         streamer_close(c);
         manager_kill(m);
         manager_start(m);
-        fault_disarm();
+        ck_assert_msg(fault_disarm() || nth > 0, "%s did not fail", fault_name(which));
         load_persisted(&m->d);
         manager_stop(m);
 }
