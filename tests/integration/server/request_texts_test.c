@@ -77,18 +77,50 @@ static void check_refused(struct wire *w, const struct request *request, const c
         wire_read_error(w, code, text);
 }
 
+/* No second reply comes before that of the next request. */
+static void answered_once(struct wire *w)
+{
+        wire_verb(w, "ping", 8, NULL, NULL);
+        wire_reply_ok(w);
+        ck_assert_uint_eq(wire_number(w, "id"), 8);
+}
+
 static void refused_once(struct request request, const char *code, const char *text)
 {
         struct wire w;
         request.id = 7;
         wire_connect(&w, &test_daemon);
         check_refused(&w, &request, code, text);
+        answered_once(&w);
         wire_close(&w);
 }
 
 TEST(a_request_is_refused_with_its_reason, EACH(refused))
 {
         refused_once(refused[_i].request, refused[_i].code, refused[_i].text);
+}
+
+/* A worker finds out, after the request was deferred. */
+TEST(a_later_failure_is_answered_once, .to = 5)
+{
+        char *absent = fixture_path("absent.safetensors");
+        const struct request requests[] = {
+                {.verb = VERB_load, .u.load = {.source = absent, .watch = true, .attach = true}},
+                {.verb = VERB_load, .u.load = {.source = absent, .dry_run = true}},
+                {.verb = VERB_fetch, .u.fetch = {.source = absent, .file = "config.json"}},
+                {.verb = VERB_diff, .u.diff = {.model = "witness", .source = absent}},
+                {.verb = VERB_publish_find, .u.publish_find = {.model = "m", .base = absent}},
+        };
+        struct request request = requests[_i];
+        struct wire w;
+        request.id = 7;
+        wire_connect(&w, &test_daemon);
+        ck_assert(wire_request(&w, &request));
+        wire_reply(&w);
+        ck_assert_uint_eq(wire_number(&w, "id"), 7);
+        wire_told(&w, "absent.safetensors");
+        answered_once(&w);
+        wire_close(&w);
 }
 
 TEST(a_lease_is_on_a_device_of_its_load)
