@@ -73,10 +73,29 @@ static bool receive(int fd, struct message_in *in)
         return n >= 0;
 }
 
+/* A process that is forked while the descriptor of a barrier is open here would keep it open. */
+static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_receiving(void)
+{
+        pthread_mutex_lock(&receiving);
+}
+
+static void unlock_receiving(void)
+{
+        pthread_mutex_unlock(&receiving);
+}
+
+static void guard_forks(void)
+{
+        pthread_atfork(lock_receiving, unlock_receiving, unlock_receiving);
+}
+
 /* Reads all messages that were sent; under the mutex. */
 static void drain(struct manager *m)
 {
         struct message_in in;
+        lock_scope(&receiving);
         while (receive(m->socket, &in))
                 take(m, &in);
 }
@@ -221,6 +240,7 @@ void manager_add_consume_fd(struct manager *m, const char *name, int fd)
 
 void manager_init(struct manager *m, const char *folder, size_t max, const char *const *flags)
 {
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
         *m = (struct manager){.max = max, .stop = must(eventfd(0, EFD_CLOEXEC))};
         for (size_t i = 0; flags[i] && i < 31; i++)
                 m->flags[i] = flags[i];
@@ -228,6 +248,7 @@ void manager_init(struct manager *m, const char *folder, size_t max, const char 
         m->socket = daemon_notify_socket(m->notify);
         must(fcntl(m->socket, F_SETFL, O_NONBLOCK));
         pthread_mutex_init(&m->mutex, NULL);
+        pthread_once(&once, guard_forks);
         if (pthread_create(&m->thread, NULL, run, m))
                 die("no thread");
 }
