@@ -45,7 +45,7 @@ static const struct generation *awaits(const struct persisted *persisted, const 
         return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING ? g : NULL;
 }
 
-/* The names that lead to it: those it has, and of those it had in the last snapshot those that await a newer one. */
+/* Its own names, and those of the last snapshot that have switched to a generation which is not stored yet. */
 static int update_names(struct persisted *persisted)
 {
         const struct generation *g = persisted->generation;

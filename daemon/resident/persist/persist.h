@@ -54,7 +54,7 @@ struct desired; /* of serve/desired, which sees all models */
 struct state_file {
         const char *folder; /* NULL: none */
         struct work_pool *pool;
-        bool due; /* its models are not those of the last snapshot */
+        bool due; /* the models have changed since it was written */
         bool writing;
         msgpack_sbuffer bytes; /* as being written */
         struct error failure;  /* of the last write, and logged; else zero */

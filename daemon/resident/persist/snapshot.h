@@ -56,7 +56,7 @@ struct name_record {
         char *text;
         struct model_settings settings;
         uint32_t owner;
-        uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: none, or unknown */
+        uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: nobody is */
 };
 
 /* The layout is part of the format. */
@@ -70,7 +70,7 @@ struct lease_record {
         unsigned char token[LEASE_TOKEN];
 };
 
-/* The last number of each, over all runs; of writes: this one's. */
+/* How many there have been over all runs. The snapshot of more writes is the newer one. */
 enum snapshot_counter {
         SNAPSHOT_WRITES,
         SNAPSHOT_LEASE_IDS,
@@ -93,7 +93,7 @@ struct snapshot {
 /* The models: of what is resident, in the order of names; devices in that in which they got the name: ranks by number.
  * To be deinited in any case. STREAMER_ENOMEM. */
 int snapshot_of(struct snapshot *snapshot, const struct resident *resident);
-/* NULL if none. The models must be sorted by name, as those that were read are. */
+/* NULL if there is none. The models must be sorted by name, as snapshot_of() and snapshot_unpack() leave them. */
 struct model_record *snapshot_find(const struct snapshot *snapshot, const char *name);
 /* A copy of `from`; NULL on ENOMEM. */
 struct model_record *snapshot_add(struct snapshot *snapshot, const struct model_record *from);
@@ -104,7 +104,7 @@ void snapshot_deinit(struct snapshot *snapshot); /* accepts a zeroed one */
 /* A part of the map: the models, or the last number and the names. In place of what `out` has. STREAMER_ENOMEM. */
 enum snapshot_part { SNAPSHOT_MODELS, SNAPSHOT_NAMES };
 int snapshot_pack(const struct snapshot *snapshot, enum snapshot_part part, msgpack_sbuffer *out);
-/* Its bytes, in this order, in place of what `out` has; the leases are those that were added. STREAMER_ENOMEM. */
+/* Write a snapshot to `out`, whose contents they replace: begin, each lease, end. STREAMER_ENOMEM. */
 int snapshot_begin(msgpack_sbuffer *out, const uint64_t counters[SNAPSHOT_COUNTERS]);
 int snapshot_add_lease(msgpack_sbuffer *out, const struct lease_record *lease);
 int snapshot_end(msgpack_sbuffer *out, const msgpack_sbuffer *models, const msgpack_sbuffer *names);
