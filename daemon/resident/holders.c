@@ -90,10 +90,10 @@ static const char *remedy(const struct resident *resident, const struct device *
 {
         uint64_t pinned = 0, idle = unused;
         list_each_item (const struct generation, g, &resident->generations, link) {
-                if (g->device != device || g->state != GENERATION_READY || generation_holders(g) > 0)
+                if (g->device != device)
                         continue;
-                pinned += g->settings.pinned ? g->charged : 0;
-                idle += g->settings.pinned ? 0 : g->charged;
+                idle += generation_is_idle(g) ? g->charged : 0;
+                pinned += g->state == GENERATION_READY && g->settings.pinned && g->n_leases == 0 ? g->charged : 0;
         }
         if (needed > device_budget(device))
                 return "; more than the whole budget";

@@ -229,15 +229,16 @@ bool generation_matches_name(const struct generation *generation, const char *na
 }
 
 /* One that drains counts alone. Called for each model in turn, so a model without ranks looks at no other. */
-uint64_t generation_holders(const struct generation *generation)
+bool generation_is_idle(const struct generation *generation)
 {
-        uint64_t n = 0;
-        if (generation->n_ranks < 2 || list_empty(&generation->names))
-                return generation->n_leases + generation->refs;
+        if (generation->state != GENERATION_READY || generation->settings.pinned)
+                return false;
+        if (generation->n_ranks < 2)
+                return generation->n_leases + generation->refs == 0;
         list_each_item (const struct generation, g, &generation->resident->generations, link)
-                if (generation_is_rank_of(generation, g) && !list_empty(&g->names))
-                        n += g->n_leases + g->refs;
-        return n;
+                if (generation_is_rank_of(generation, g) && !list_empty(&g->names) && g->n_leases + g->refs > 0)
+                        return false;
+        return true;
 }
 
 uint64_t generation_arrived(const struct generation *g)

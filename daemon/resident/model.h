@@ -272,8 +272,8 @@ void generation_uncharge(struct generation *generation);
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
 /* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
 bool generation_matches_name(const struct generation *generation, const char *name);
-/* Leases and references, of all ranks: they prevent an eviction. */
-uint64_t generation_holders(const struct generation *generation);
+/* Ready and not pinned, with neither leases nor references, and so are its ranks: it may be evicted, and expires. */
+bool generation_is_idle(const struct generation *generation);
 /* Removes all its names. */
 void generation_drop_all(struct generation *generation);
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in

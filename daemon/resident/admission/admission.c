@@ -75,8 +75,7 @@ static bool add_victims(const struct admission_request *request, const struct de
         if (candidates == NULL)
                 return false;
         list_each_item (struct generation, g, all, link)
-                if (g->device == device && g->state == GENERATION_READY && !g->settings.pinned &&
-                    generation_holders(g) == 0 && !is_replaced(request, g))
+                if (g->device == device && generation_is_idle(g) && !is_replaced(request, g))
                         candidates[n++] = (struct evict_candidate){.bytes = g->charged,
                                                                    .last_used = g->last_used_ns,
                                                                    .priority = g->settings.priority,

@@ -12,8 +12,8 @@
 /* 0: never, or it is in use. */
 static uint64_t expires_at(const struct generation *g)
 {
-        bool expires = g->state == GENERATION_READY && g->settings.keep_alive_ns > 0 && !g->settings.pinned;
-        return expires && generation_holders(g) == 0 ? ns_after(g->last_used_ns, g->settings.keep_alive_ns) : 0;
+        bool expires = g->settings.keep_alive_ns > 0 && generation_is_idle(g);
+        return expires ? ns_after(g->last_used_ns, g->settings.keep_alive_ns) : 0;
 }
 
 uint64_t generation_expires_in(const struct generation *g, uint64_t now)
