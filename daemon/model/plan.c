@@ -268,6 +268,23 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         return r;
 }
 
+size_t plan_request_blocks(const struct plan *plan, unsigned parts, size_t most)
+{
+        size_t even = (plan->n_blocks + parts - 1) / parts, n = even < most ? even : most;
+        return n > 0 ? n : 1;
+}
+
+size_t plan_request_end(const struct plan *plan, size_t first, size_t blocks)
+{
+        size_t end = first + 1;
+        for (; end < plan->n_blocks && end < first + blocks; end++) {
+                const struct plan_block *last = &plan->blocks[end - 1], *next = &plan->blocks[end];
+                if (next->file != last->file || next->file_off != last->file_off + last->len)
+                        break;
+        }
+        return end;
+}
+
 void plan_deinit(struct plan *plan)
 {
         free(plan->tensors);

@@ -84,6 +84,14 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
               uint64_t block_size, struct error *error);
 void plan_deinit(struct plan *plan);
 
+/* ---- requests: runs of blocks that follow each other in a file ---- */
+
+/* Blocks of one request: an even part of all for each of `parts` that may be in flight, `most` at the most, one at the
+ * least. A limit that grows to `parts` finds something left. */
+size_t plan_request_blocks(const struct plan *plan, unsigned parts, size_t most);
+/* One past the last block of a request for `blocks` from `first` on; it ends at a gap, and with the file. */
+size_t plan_request_end(const struct plan *plan, size_t first, size_t blocks);
+
 /* The pieces of a block, in file order: whole leaves of tensors. */
 struct plan_piece {
         uint32_t tensor;

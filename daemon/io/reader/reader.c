@@ -232,7 +232,7 @@ void reader_start(struct reader *reader, struct read_job *job)
 {
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS && job->begun_ns == 0);
         job->begun_ns = now_ns();
-        job->run_most = job->run_parts = 1;
+        job->run_blocks = 1;
         job->node = node_of(job);
         job->limit = reader->opts.concurrency;
         struct engine *engine = &reader->engines[job->engine];

@@ -88,16 +88,14 @@ struct read_job {
         struct list link;
         struct fair_share share;
         size_t next;                 /* block that no thread has taken or reserved */
-        size_t reserved;             /* blocks of runs that are not taken yet */
         unsigned in_flight, copying; /* tickets; of these, that are read and being copied to devices */
         unsigned busy;               /* capacity of the engine that it takes, without hanging threads */
         unsigned slots;
-        unsigned stalled;   /* atomic, for readers without the lock */
-        unsigned silent;    /* tickets whose request receives no byte; the engine's to change */
-        unsigned limit;     /* of tickets that are neither copied nor silent; the engine's to change */
-        size_t run_most;    /* blocks of one run, likewise; 1 for engines that take single blocks */
-        unsigned run_parts; /* the largest limit that there will be */
-        unsigned held;      /* runs, which keep it from ending as its tickets do */
+        unsigned stalled;  /* atomic, for readers without the lock */
+        unsigned silent;   /* tickets whose request receives no byte; the engine's to change */
+        unsigned limit;    /* of tickets that are neither copied nor silent; the engine's to change */
+        size_t run_blocks; /* of one run at most, likewise; 1 for engines that take single blocks */
+        unsigned held;     /* runs, which keep it from ending as its tickets do */
         bool stopped, over;
         int node;              /* of its devices; NUMA_ANYWHERE where they have none, or several */
         uint64_t moved_ns;     /* atomic: when a byte was last received; 0: its threads hang instead */

@@ -185,29 +185,6 @@ bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job 
 
 /* ---- runs ---- */
 
-/* Blocks that are not read yet: free, reserved, in flight. */
-static size_t unfinished(const struct read_job *job)
-{
-        return job->plan->n_blocks - job->next + job->reserved + job->in_flight;
-}
-
-/* An even part of what is unfinished for each that may ever be in flight: they end together, and who comes
- * when the limit grows finds something left. */
-static size_t run_end(const struct read_job *job)
-{
-        const struct plan_block *blocks = job->plan->blocks;
-        size_t even = (unfinished(job) + job->run_parts - 1) / job->run_parts, end = job->next + 1;
-        size_t left = job->plan->n_blocks - job->next, most = even < job->run_most ? even : job->run_most;
-        if (most > left)
-                most = left;
-        for (; end < job->next + most; end++) {
-                const struct plan_block *last = &blocks[end - 1];
-                if (blocks[end].file != last->file || blocks[end].file_off != last->file_off + last->len)
-                        break;
-        }
-        return end;
-}
-
 bool reader_run_begin_locked(struct reader_thread *thread, struct read_run *run, struct ticket *ticket)
 {
         struct reader *reader = thread->reader;
@@ -215,9 +192,8 @@ bool reader_run_begin_locked(struct reader_thread *thread, struct read_run *run,
         if (job == NULL)
                 return false;
         size_t first = job->next;
-        job->next = run_end(job);
+        job->next = plan_request_end(job->plan, first, job->run_blocks);
         *run = (struct read_run){.job = job, .next = first + 1, .end = job->next};
-        job->reserved += run->end - run->next;
         job->held++;
         take_block(reader, job, first, ticket);
         return true;
@@ -234,7 +210,6 @@ bool reader_run_next_locked(struct reader_thread *thread, struct read_run *run, 
         struct read_job *job = run->job;
         if (reader->stopping || reader_run_over_locked(run) || !slot_for(reader, job, run->next, heaviest(reader, job)))
                 return false;
-        job->reserved--;
         take_block(reader, job, run->next++, ticket);
         return true;
 }

@@ -83,9 +83,8 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
         concurrency_init(&own->concurrency, reader->opts.concurrency, now_ns());
         job->moved_ns = now_ns();
         job->limit = own->concurrency.limit;
-        job->run_parts = own->concurrency.most;
-        if (reader->opts.request_max > reader->opts.block_size)
-                job->run_most = (size_t)(reader->opts.request_max / reader->opts.block_size);
+        job->run_blocks = plan_request_blocks(job->plan, own->concurrency.most,
+                                              (size_t)(reader->opts.request_max / reader->opts.block_size));
         job->http = own;
         return 0;
 }

@@ -198,3 +198,46 @@ TEST(sizes_that_overflow_are_refused)
         FAILS_SAYING(error, plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED,
                      "the files' sizes overflow");
 }
+
+/* Names are numbered by 32 bits. */
+TEST(more_tensors_than_numbers_are_refused)
+{
+        size_t n = UINT32_MAX, size = n * sizeof(struct st_tensor); /* of which the last is read: one page */
+        void *tensors = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        ck_assert_ptr_ne(tensors, MAP_FAILED);
+        files[0] = (struct plan_file){{.tensors = tensors, .n_tensors = n}, NULL};
+        FAILS_SAYING(error, plan_make(&plan, files, 1, &host, BLOCK, &error), STREAMER_EFAILED, "too many tensors");
+}
+
+/* ---- requests ---- */
+
+/* Blocks, requests at a time, the largest; the expected size. */
+static const struct {
+        size_t blocks;
+        unsigned parts;
+        size_t most, size;
+} requests[] = {
+        {24, 4, 24, 6}, {25, 4, 24, 7}, {24, 4, 2, 2},
+        {3, 4, 24, 1},  {0, 4, 24, 1},  {24, 4, 0, 1}, /* less than a block */
+};
+
+TEST(a_request_is_an_even_part_within_the_limit, EACH(requests))
+{
+        const struct plan of = {.n_blocks = requests[_i].blocks};
+        ck_assert_uint_eq(plan_request_blocks(&of, requests[_i].parts, requests[_i].most), requests[_i].size);
+}
+
+/* Where tensors are left out, and with the file. */
+TEST(a_request_ends_at_a_gap_and_with_its_file)
+{
+        struct plan_block blocks[] = {{.len = 8},
+                                      {.file_off = 8, .len = 8},
+                                      {.file_off = 17, .len = 7},
+                                      {.file_off = 24, .len = 8},
+                                      {.file_off = 32, .file = 1}};
+        const struct plan of = {.blocks = blocks, .n_blocks = 5};
+        static const size_t ends[] = {2, 2, 4, 4, 5};
+        for (size_t i = 0; i < 5; i++)
+                ck_assert_uint_eq(plan_request_end(&of, i, 5), ends[i]);
+        ck_assert_uint_eq(plan_request_end(&of, 0, 1), 1);
+}

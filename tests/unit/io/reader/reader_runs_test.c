@@ -18,8 +18,7 @@ static void begin(void)
         read_fixture_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
         read_fixture_plan(&r, blocks_file("even", BLOCKS), false);
         reader_start(&turns, &r.job);
-        r.job.run_parts = PARTS;
-        r.job.run_most = BLOCKS;
+        r.job.run_blocks = BLOCKS / PARTS;
 }
 
 static void end(void)
@@ -88,32 +87,6 @@ TEST(a_new_request_finds_work_when_the_limit_grows)
         r.job.limit = PARTS;
         ck_assert(take(&run, &ticket));
         ck_assert_uint_eq(number(&ticket), BLOCKS / 2);
-}
-
-TEST(a_run_is_at_most_as_long_as_its_engine_permits)
-{
-        struct read_run run;
-        struct ticket ticket;
-        r.job.run_most = 2;
-        ck_assert(take(&run, &ticket));
-        ck_assert_uint_eq(run.end, 2);
-}
-
-/* A gap, where tensors are omitted, and the next file. */
-TEST(a_run_ends_at_a_gap_between_blocks)
-{
-        struct read_run runs[3];
-        struct ticket ticket;
-        for (size_t i = 2; i < BLOCKS; i++)
-                r.resolved.plan.blocks[i].file_off += 1;
-        for (size_t i = 4; i < BLOCKS; i++)
-                r.resolved.plan.blocks[i].file = 1;
-        for (size_t i = 0; i < 2; i++) {
-                ck_assert(take(&runs[i], &ticket));
-                ck_assert_uint_eq(runs[i].end, 2 * (i + 1));
-        }
-        ck_assert(take(&runs[2], &ticket));
-        ck_assert_uint_gt(runs[2].end, 6);
 }
 
 TEST(the_rest_of_a_run_moves_to_another_thread)
