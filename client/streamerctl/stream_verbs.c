@@ -72,7 +72,7 @@ static int print_event(const struct ctl *ctl, const char *text)
 {
         json_auto_t *event = json_loads(text, JSON_ALLOW_NUL, NULL);
         if (!event)
-                return ctl_error(ctl, STREAMER_EPROTO, NULL, "the daemon's event is not valid");
+                return ctl_error(ctl, STREAMER_ENOMEM, NULL, "no memory for an event"); /* the library made the text */
         ctl_print_json(event);
         /* A reader must not wait for the buffer to fill; and without a reader there is no reason to go on. */
         return fflush(stdout) == 0 ? 0 : 1;

@@ -50,6 +50,14 @@ void deny_pidfds(int error)
         install(code, sizeof(code) / sizeof(code[0]));
 }
 
+void deny_collapse(void)
+{
+        struct sock_filter code[] = {
+                LOAD(nr), UNLESS(SYS_madvise, 3), LOAD(args[2]), UNLESS(25, 1), ANSWER(ENOMEM), ALLOW,
+        };
+        install(code, sizeof(code) / sizeof(code[0]));
+}
+
 void deny_fsids(int error)
 {
         struct sock_filter code[] = {

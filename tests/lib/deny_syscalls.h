@@ -11,5 +11,8 @@ void deny_openat2(int error);
 /* pidfd_open fails with `error`, and sockets have no SO_PEERPIDFD. */
 void deny_pidfds(int error);
 
+/* madvise(MADV_COLLAPSE) finds no huge page: ENOMEM. */
+void deny_collapse(void);
+
 /* setfsuid and setfsgid fail with `error`, so a thread that opens files as a user must change its effective ids. */
 void deny_fsids(int error);

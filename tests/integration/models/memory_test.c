@@ -4,6 +4,7 @@
  * loads.
  */
 #include "daemon/device/host/host_private.h"
+#include "tests/lib/deny_syscalls.h"
 #include "tests/lib/doctor_checks.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
@@ -51,6 +52,25 @@ TEST(segments_of_transparent_huge_pages)
         if (!kernel.supported && shmem_thp_is_off())
                 SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
         load_on("thp");
+}
+
+/* As on a host whose memory is fragmented. */
+TEST(pages_that_are_small_for_want_of_huge_ones_are_reported)
+{
+        daemon_before = deny_collapse;
+        fixture_begin((const char *const[]){"--config",
+                                            suite_file("small.yaml", "devices:\n  - {device: host, budget: "
+                                                                     "128MiB, pages: thp}\n"),
+                                            NULL});
+        client = client_open(&test_daemon);
+        client_load(client, fixture_write(model_mixed(3, 20 << 20), "small.safetensors"), "small");
+        const json_t *witness = client_show(client, "witness"), *small = client_show(client, "small");
+        uint64_t bytes = json_number(small, "devices.0.small_page_bytes");
+        ck_assert_uint_ge(bytes, 20 << 20);
+        ck_assert_double_eq(client_metric(client, "streamerd_device_small_page_bytes{device=\"host\"}"),
+                            (double)(bytes + json_number(witness, "devices.0.small_page_bytes")));
+        streamer_close(client);
+        fixture_end();
 }
 
 static bool have_hugetlb;

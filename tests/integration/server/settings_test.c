@@ -51,6 +51,26 @@ TEST(a_draining_model_is_revoked_after_drain_timeout)
         lease_equals(lease, model);
 }
 
+/* ---- the log ---- */
+
+static int log_pipe[2];
+
+static void log_into_the_pipe(void)
+{
+        must(dup2(log_pipe[1], STDERR_FILENO));
+}
+
+TEST(lost_log_lines_are_counted)
+{
+        must(pipe2(log_pipe, O_CLOEXEC)); /* which nobody reads */
+        daemon_before = log_into_the_pipe;
+        start("log:\n  level: debug\n");
+        for (unsigned i = 0; client_metric(client, "streamerd_log_lost_total") == 0; i++)
+                client_call_code(client, "load",
+                                 format_text("{\"source\":\"%s/%0900u\",\"device\":\"host\"}", suite_path("root"), i));
+        client_load(client, source, "m");
+}
+
 /* ---- what a client may hold ---- */
 
 static void attach_fails(streamer_client *c, const char *text)

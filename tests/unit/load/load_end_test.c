@@ -249,8 +249,9 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
         struct watched w;
         replaced_path = small_file("small.safetensors", 1);
         load_start_held(&w, replaced_path, LOAD_READING);
-        w.load->targets[0].generation->settings.pinned = true; /* verbs change it while it is loaded */
-        w.load->targets[0].generation->settings.priority = 90;
+        struct model_settings *settings = &resident_on(&resident, "m", GENERATION_LOADING, NULL)->settings;
+        settings->pinned = true; /* verbs change them while it is loaded */
+        settings->priority = 90;
         load_set_priority(w.load, 90);
         replace_file();
         load_release_held();

@@ -2,6 +2,7 @@
  *
  * The size of the host cache, and its eviction.
  */
+#include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
 #include "tests/unit/resident_fixture.h"
 
@@ -134,6 +135,28 @@ TEST(a_copy_is_kept_while_any_holder_is_pinned)
         ck_assert_str_eq(victims_for(10), "a");
         other->settings.pinned = true;
         ck_assert_str_eq(victims_for(10), "b");
+}
+
+static void tick_after_ten_seconds(void)
+{
+        const struct host_copy *copy = container_of(host_cache.copies.next, struct host_copy, link);
+        log_set_level(LOG_LEVEL_WARN);
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_PLAIN});
+        host_cache_tick(&host_cache, copy->since_ns + 10 * SECOND);
+}
+
+TEST(a_copy_that_gets_no_space_in_ten_seconds_is_dropped)
+{
+        struct generation *g = cached("a", GiB, 1);
+        g->copy->state = HOST_COPY_WAITING; /* for others, which fill the budget */
+        generation_get(g->copy->from = g);
+        host_cache_tick(&host_cache, g->copy->since_ns + 10 * SECOND - 1);
+        ck_assert(!list_empty(&host_cache.copies));
+        char *said = suite_stderr(tick_after_ten_seconds);
+        ck_assert(list_empty(&host_cache.copies));
+        host_cache.used = 0; /* of the others */
+        ck_assert_msg(strstr(said, "what is to be freed for it has not been in 10 s") != NULL, "%s", said);
+        core_until(list_empty(&resident.generations));
 }
 
 static void make_ranks(struct generation *const *ranks, unsigned n)

@@ -249,6 +249,17 @@ TEST(a_silent_instance_metadata_service_times_out)
         ck_assert_uint_lt(clock_ns() - begun, UINT64_C(10) * 1000000000);
 }
 
+/* A load waits for half a minute, and not for as long as the service's own timeout. */
+TEST(a_silent_provider_fails_loads_before_its_timeout, .slow = true)
+{
+        set_instance();
+        hang = true;
+        setenv("AWS_METADATA_SERVICE_TIMEOUT", "60", 1);
+        uint64_t begun = clock_ns();
+        assert_fails(STREAMER_EFAILED, "credentials: the provider does not answer");
+        ck_assert_uint_ge(clock_ns() - begun, UINT64_C(30) * 1000000000);
+}
+
 TEST(instance_metadata_bypasses_proxies)
 {
         set_instance();
