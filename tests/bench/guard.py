@@ -14,8 +14,6 @@ import http.server
 import json
 import os
 import re
-import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -26,6 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/bench/gpu"))
+from harness.daemon import Daemon  # noqa: E402
+
 BUILD = (ROOT / os.environ.get("STREAMERD_BUILD", "build")).resolve()
 BASELINE = Path(__file__).with_suffix(".json")
 TOLERANCE = 0.03
@@ -79,42 +80,23 @@ def total(found: dict[str, int], folders: Iterable[str]) -> int:
     return sum(cost for name, cost in found.items() if below.search(name))
 
 
-def under_callgrind(out: Path, command: list[str], log: Path, **variables: str) -> subprocess.Popen[bytes]:
-    with open(log, "ab") as output:
-        return subprocess.Popen(
-            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *command],
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+def callgrind(out: Path) -> list[str]:
+    return ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
 
 
-def daemon_costs(folder: Path, name: str, work: Callable[[str], None]) -> dict[str, int]:
+def daemon_costs(folder: Path, name: str, work: Callable[[Daemon], None]) -> dict[str, int]:
     """What a daemon costs from start to end, with `work` between."""
     return min((one_run(folder, f"{name}-{i}", work) for i in range(REPEATS)), key=lambda found: total(found, OWN))
 
 
-def one_run(folder: Path, name: str, work: Callable[[str], None]) -> dict[str, int]:
-    path, out, log, notify = (str(folder / f"{name}.{suffix}") for suffix in ("socket", "out", "log", "notify"))
-    command = [str(BUILD / "streamerd"), "--socket", path, "--device", "host=1GiB", "--root", str(folder)]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(notify)
-        manager.settimeout(120)
-        process = under_callgrind(Path(out), [*command, "--block-size", "1MiB", "--concurrency", "1"], Path(log), NOTIFY_SOCKET=notify)
-        try:
-            while b"READY=1" not in manager.recv(4096):
-                pass
-        except TimeoutError:
-            raise SystemExit(f"the daemon did not start:\n{Path(log).read_text()[-2000:]}") from None
-    work(path)
-    process.send_signal(signal.SIGTERM)
-    process.wait(60)
-    return costs(Path(out))
-
-
-def ctl(path: str, *arguments: str) -> None:
-    subprocess.run([str(BUILD / "streamerctl"), "--socket", path, "-q", *arguments], check=True, stdout=subprocess.DEVNULL)
+def one_run(folder: Path, name: str, work: Callable[[Daemon], None]) -> dict[str, int]:
+    out = folder / f"{name}.out"
+    settings = {"io.block_size": "1MiB", "io.concurrency": 1}
+    with Daemon(BUILD, folder / name, [folder], {"device": "host", "budget": "1GiB"}, settings, under=callgrind(out)).start(120) as daemon:
+        work(daemon)
+        if not daemon.stop(60):
+            raise SystemExit(f"the daemon did not end: {daemon.tail()}")
+    return costs(out)
 
 
 # ---- an HTTP server of files, with ranges ----
@@ -158,27 +140,26 @@ def measure(folder: Path) -> dict[str, int]:
     url = f"http://127.0.0.1:{server.server_port}"
     found = {}
 
-    base = daemon_costs(folder, "base", lambda path: ctl(path, "load", str(small)))
-    tensors = daemon_costs(folder, "tensors", lambda path: ctl(path, "load", str(many)))
+    base = daemon_costs(folder, "base", lambda daemon: daemon.ctl("load", str(small)))
+    tensors = daemon_costs(folder, "tensors", lambda daemon: daemon.ctl("load", str(many)))
     found["header_and_plan_per_tensor"] = (total(tensors, PARSING) - total(base, PARSING)) // TENSORS
     rest = [total(costs_, OWN) - total(costs_, PARSING) for costs_ in (tensors, base)]
     found["manifest_and_digests_per_tensor"] = (rest[0] - rest[1]) // TENSORS
 
-    disk = daemon_costs(folder, "disk", lambda path: ctl(path, "load", str(large)))
+    disk = daemon_costs(folder, "disk", lambda daemon: daemon.ctl("load", str(large)))
     found["disk_per_block"] = (total(disk, MOVING) - total(base, MOVING)) // BLOCKS
 
-    web_base = daemon_costs(folder, "web-base", lambda path: ctl(path, "load", f"{url}/{small.name}"))
-    web = daemon_costs(folder, "web", lambda path: ctl(path, "load", f"{url}/{large.name}"))
+    web_base = daemon_costs(folder, "web-base", lambda daemon: daemon.ctl("load", f"{url}/{small.name}"))
+    web = daemon_costs(folder, "web", lambda daemon: daemon.ctl("load", f"{url}/{large.name}"))
     found["http_per_block"] = (total(web, MOVING) - total(web_base, MOVING)) // BLOCKS
     server.shutdown()
 
     client = folder / "client.out"
 
-    def attach(path: str) -> None:
-        ctl(path, "load", str(many))
-        command = [str(BUILD / "bench"), "--attach", path, "many"]
-        if under_callgrind(client, command, folder / "client.log").wait(60) != 0:
-            raise SystemExit(f"the client failed:\n{(folder / 'client.log').read_text()[-2000:]}")
+    def attach(daemon: Daemon) -> None:
+        daemon.ctl("load", str(many))
+        command = [str(BUILD / "bench"), "--attach", daemon.socket, "many"]
+        subprocess.run([*callgrind(client), *command], check=True, capture_output=True, timeout=60)
         for _ in range(ATTACHES):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 

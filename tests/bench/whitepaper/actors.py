@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parents[1] / "vllm"))
 import gateway  # noqa: E402
 from processes import BUILD, ROOT, Daemon, Process, Worker  # noqa: E402, F401
 
-from harness.processes import Failure, NoAnswer, end_with_parent  # noqa: E402
+from harness.processes import Failure, NoAnswer  # noqa: E402
 
 SECONDS = 600  # limit of one load
 FDS_PER_MESSAGE = 253  # SCM_MAX_FD
@@ -109,53 +109,31 @@ class Manager:
                 self.ready.set()
 
 
-class ManagedDaemon(Process):
+class ManagedDaemon(Daemon):
     """A daemon whose descriptors a Manager keeps; restart() kills it and starts the next."""
 
     def __init__(self, folder: Path, *roots: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.roots, self.socket, self.log = folder, roots, str(folder / "socket"), str(folder / "log")
         self.manager = Manager(folder)
-        self._start()
+        super().__init__(folder, *roots)
 
-    def _start(self) -> None:
-        stored = list(self.manager.stored)
-        environment = {**os.environ, "NOTIFY_SOCKET": str(self.manager.path), "FDSTORE": "8192"}
-        if stored:
-            environment.update(LISTEN_FDS=str(len(stored)), LISTEN_FDNAMES=":".join(name for name, _ in stored))
-        moved = [os.dup(fd) for _, fd in stored]
-
-        def enter() -> None:
-            end_with_parent()
-            high = [os.dup2(fd, 4096 + i, inheritable=True) for i, fd in enumerate(moved)]
-            for i, fd in enumerate(high):
-                os.dup2(fd, 3 + i, inheritable=True)
-                os.close(fd)
-
+    def start(self, timeout: float = 20) -> ManagedDaemon:
+        names, fds = [name for name, _ in self.manager.stored], [fd for _, fd in self.manager.stored]
+        environment = {**self.environment, "NOTIFY_SOCKET": str(self.manager.path), "FDSTORE": "8192"}
+        if fds:
+            environment.update(LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=":".join(names))
         self.manager.ready.clear()
-        command = [str(BUILD / "streamerd"), "--socket", self.socket, "--device", "host=8GiB"]
-        command += [word for root in self.roots for word in ("--root", str(root))]
         # LISTEN_PID is known after the fork only, hence the shell.
-        with open(self.log, "a") as log:
-            self.process = subprocess.Popen(
-                ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", *command],
-                env=environment,
-                close_fds=False,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=enter,
-            )
-        for fd in moved:
-            os.close(fd)
-        if not self.manager.ready.wait(20):
-            raise RuntimeError(f"the daemon did not start: {self.tail()}")
+        self.spawn(["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", *self.command], environment, talks=False, fds=fds)
+        if not self.manager.ready.wait(timeout):
+            raise Failure(f"the daemon did not start: {self.tail()}")
+        return self
 
     def restart(self) -> float:
         """Seconds from the kill until the next daemon serves."""
         began = time.perf_counter()
         self.kill()
-        self._start()
+        self.start()
         return time.perf_counter() - began
 
 

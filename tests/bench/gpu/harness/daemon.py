@@ -30,7 +30,7 @@ def yaml(settings: dict[str, Any]) -> str:
 class Daemon(Process):
     """`programs`: the folder of streamerd and streamerctl; `base`: the beginning of the paths of its socket, log and
     configuration; `device`: the members of its only device; `settings`: others, {"io.block_size": "2MiB"}; `roles`:
-    those of its access rules, {"role": "admin", "users": [0]}."""
+    those of its access rules, {"role": "admin", "users": [0]}; `under`: a program that runs it, with its arguments."""
 
     def __init__(
         self,
@@ -41,15 +41,18 @@ class Daemon(Process):
         settings: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         roles: Sequence[dict[str, Any]] = (),
+        under: Sequence[str] = (),
     ):
         self.programs, self.environment = os.fspath(programs), environment if environment is not None else {**os.environ}
         parts = (".sock", ".log", ".yaml", ".notify")
-        self.socket, self.log, self._config, self._notify = (os.fspath(base) + part for part in parts)
+        self.socket, self.log, config, self._notify = (os.fspath(base) + part for part in parts)
+        streamerd = os.path.join(self.programs, "streamerd")
+        self.command = [*under, streamerd, "--config", config, "--socket", self.socket]
         text = "roots:\n" + "".join(f'  - "{os.fspath(root)}"\n' for root in roots)
         if roles:
             text += "access:\n  roles:\n" + "".join(f"    - {json.dumps(rule)}\n" for rule in roles)
         members = "\n    ".join(f"{key}: {value}" for key, value in device.items())
-        with open(self._config, "w") as f:
+        with open(config, "w") as f:
             f.write(f"{text}devices:\n  - {members}\n{yaml(settings or {})}")
 
     def start(self, timeout: float = 20) -> Daemon:
@@ -57,8 +60,7 @@ class Daemon(Process):
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         ready.bind(self._notify)
         ready.settimeout(0.2)
-        command = [os.path.join(self.programs, "streamerd"), "--config", self._config, "--socket", self.socket]
-        self.spawn(command, {**self.environment, "NOTIFY_SOCKET": self._notify}, talks=False)
+        self.spawn(self.command, {**self.environment, "NOTIFY_SOCKET": self._notify}, talks=False)
         assert self.process is not None
         deadline, text = time.monotonic() + timeout, b""
         try:

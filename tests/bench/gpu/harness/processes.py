@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -79,8 +80,16 @@ class Process:
     process: subprocess.Popen[bytes] | None = None
     log: str | os.PathLike[str] = os.devnull  # its standard error
 
-    def spawn(self, command: list[str], environment: dict[str, str], talks: bool) -> None:
-        """`talks`: requests and answers go through its standard input and output; otherwise both outputs are logged."""
+    def spawn(self, command: list[str], environment: dict[str, str], talks: bool, fds: Sequence[int] = ()) -> None:
+        """`talks`: requests and answers go through its standard input and output; otherwise both outputs are logged.
+        `fds`: what it has as descriptors 3, 4, ..."""
+
+        def enter() -> None:
+            end_with_parent()
+            above = [fcntl.fcntl(fd, fcntl.F_DUPFD, 3 + len(fds)) for fd in fds]  # no dup2() below replaces another
+            for i, fd in enumerate(above):
+                os.dup2(fd, 3 + i)
+
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 command,
@@ -88,7 +97,8 @@ class Process:
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 env=environment,
-                preexec_fn=end_with_parent,
+                preexec_fn=enter,
+                pass_fds=range(3, 3 + len(fds)),
             )
 
     def __enter__(self) -> Any:
