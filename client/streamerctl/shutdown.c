@@ -12,9 +12,9 @@
 
 #define END_MS 15000 /* the daemon ends within ten seconds */
 
-static bool wait_end(const struct ctl *ctl)
+static bool wait_end(const struct ctl *ctl, int limit_ms)
 {
-        uint64_t end = clock_now_ns() + END_MS * UINT64_C(1000000);
+        uint64_t end = clock_now_ns() + (uint64_t)limit_ms * 1000000;
         struct pollfd fd = {.fd = streamer_fd(ctl->client), .events = POLLIN};
         int rc;
         while ((rc = streamer_process(ctl->client)) != STREAMER_EUNREACHABLE) {
@@ -35,9 +35,10 @@ int verb_shutdown(struct ctl *ctl)
                 return rc;
         uint64_t leases = json_u64(reply, "leases");
         if (!ctl->drain) {
-                if (!wait_end(ctl))
-                        return ctl_error(ctl, STREAMER_ETIMEOUT, NULL, "the daemon has not ended after %d s",
-                                         END_MS / 1000);
+                int limit_ms = ctl->timeout_ms > 0 ? ctl->timeout_ms : END_MS;
+                if (!wait_end(ctl, limit_ms))
+                        return ctl_error(ctl, STREAMER_ETIMEOUT, NULL, "the daemon has not ended after %g s",
+                                         limit_ms / 1e3);
                 json_object_set_new(reply, "state", json_string("ended"));
         }
         if (ctl->format == FORMAT_JSON)

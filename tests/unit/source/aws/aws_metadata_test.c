@@ -5,6 +5,8 @@
  */
 #include "tests/unit/aws_fixture.h"
 
+#include <sys/syscall.h>
+
 /* ---- containers ---- */
 
 FIXTURE(.each = {begin, end});
@@ -249,15 +251,28 @@ TEST(a_silent_instance_metadata_service_times_out)
         ck_assert_uint_lt(clock_ns() - begun, UINT64_C(10) * 1000000000);
 }
 
-/* A load waits for half a minute, and not for as long as the service's own timeout. */
-TEST(a_silent_provider_fails_loads_before_its_timeout, .slow = true)
+static time_t advanced;
+
+/* The clock of this program, also for the libraries. */
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+        int r = (int)syscall(SYS_clock_gettime, clock, now);
+        now->tv_sec += clock == CLOCK_MONOTONIC ? __atomic_load_n(&advanced, __ATOMIC_SEQ_CST) : 0;
+        return r;
+}
+
+/* A load waits for half a minute, and not for as long as the service may take. */
+TEST(a_silent_provider_fails_loads_before_its_timeout)
 {
         set_instance();
         hang = true;
         setenv("AWS_METADATA_SERVICE_TIMEOUT", "60", 1);
-        uint64_t begun = clock_ns();
+        open_with(&(struct aws_credentials_opts){.profile = NULL});
+        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        __atomic_store_n(&advanced, 29, __ATOMIC_SEQ_CST);
+        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        __atomic_store_n(&advanced, 31, __ATOMIC_SEQ_CST);
         assert_fails(STREAMER_EFAILED, "credentials: the provider does not answer");
-        ck_assert_uint_ge(clock_ns() - begun, UINT64_C(30) * 1000000000);
 }
 
 TEST(instance_metadata_bypasses_proxies)
