@@ -263,8 +263,9 @@ static void make_models(struct daemon *d)
         d->loads.reader = &d->reader;
         d->loads.pool = d->pool;
         d->loads.block_size = c->io.block_size;
-        d->loads.keep_alive_ns = c->residency.keep_alive_ns;
-        d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;
+        d->loads.defaults = (struct model_settings){.keep_alive_ns = c->residency.keep_alive_ns,
+                                                    .drain_timeout_ns = c->residency.drain_timeout_ns,
+                                                    .priority = PROTO_PRIORITY_DEFAULT};
 }
 
 static int make_server(struct daemon *d, struct error *error)

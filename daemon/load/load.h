@@ -223,7 +223,7 @@ struct loads {
         struct reader *reader;
         struct work_pool *pool;
         uint64_t block_size;
-        uint64_t keep_alive_ns, drain_timeout_ns; /* where a request names none; 0: unlimited */
+        struct model_settings defaults; /* where a request names none */
         /* The source that is to be loaded under this name without a request; NULL: none. NULL: nothing ever is. */
         const char *(*desired_source)(const struct loads *loads, const char *name);
         /* Tensors of this generation have arrived, or its tables are complete. */

@@ -63,9 +63,8 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
         t->generation = g;
         if (g == NULL)
                 return false;
+        g->settings = load->loads->defaults;
         g->settings.priority = load->priority;
-        g->settings.keep_alive_ns = load->loads->keep_alive_ns;
-        g->settings.drain_timeout_ns = load->loads->drain_timeout_ns;
         g->caller = load->caller;
         if (load->pattern == NULL)
                 return true;

@@ -411,8 +411,8 @@ void generation_take_over(struct generation *generation, const char *name)
                         list_each_item (struct generation, g, &generation->resident->generations, link)
                                 g->settings.pinned = g->settings.pinned || generation_is_rank_of(generation, g);
                 /* The drain timeout starts only if it drains, not while it serves under another name. */
-                if (generation->settings.drain_timeout_ns > 0 && old->names.next == old->names.prev)
-                        old->drained_by_ns = ns_after(now_ns(), generation->settings.drain_timeout_ns);
+                if (old->names.next == old->names.prev)
+                        generation_drain_for(old, generation->settings.drain_timeout_ns);
                 end_reason_set(&old->end, END_REPLACED, "by generation %" PRIu64, generation->number);
                 generation_drop_name(old, name);
         }

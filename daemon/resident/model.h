@@ -120,7 +120,6 @@ struct generation {
         struct list link;  /* in resident->generations, oldest first */
         struct list reap;  /* in resident->reap: something that held it back has ended */
         uint64_t sequence; /* in resident->generations, ascending; never reused */
-        struct change_link change;
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;
@@ -135,7 +134,6 @@ struct generation {
         struct quota_charge model_charge; /* one model, to the same user */
         struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
-        bool reported;                    /* a change of it was: its end is, too */
 
         unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
         struct device *device;
@@ -152,21 +150,25 @@ struct generation {
         struct end_reason end; /* set before its names are removed */
 
         struct list leases;
-        uid_t shared_by; /* DEVICE_SHARED_WRITABLE, where was_shared: the user whose processes have mapped it */
-        bool was_shared;
         unsigned n_leases;
         unsigned refs; /* of work that may touch the memory: the load, a verify */
         bool releasing;
 
         struct model_settings settings;
-        uint64_t drained_by_ns;       /* draining: it is unloaded by force then; 0: never */
-        uint64_t last_used_ns;        /* load, attach, detach */
-        struct host_copy *copy;       /* cached: the copy in host memory; else NULL */
-        uint64_t dropped_ns;          /* draining or failed since */
-        struct work work;             /* the release */
+        uint64_t drained_by_ns; /* draining: it is unloaded by force then; 0: never */
+        uint64_t last_used_ns;  /* load, attach, detach */
+        struct host_copy *copy; /* cached: the copy in host memory; else NULL */
+        uint64_t dropped_ns;    /* draining or failed since */
+        struct work work;       /* the release */
+
+        /* Of the modules above. In tables of their own they would have to find it at each change. */
+        struct change_link change;
+        bool reported;                /* a change of it was: its end is, too */
         struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
         bool not_stored, full_logged; /* it could not be stored; the lack of capacity was logged */
         bool unchecked;               /* restored, and its bytes have not been compared since */
+        bool was_shared;              /* DEVICE_SHARED_WRITABLE: with processes of this user */
+        uid_t shared_by;
 };
 
 static inline bool generation_drains(const struct generation *generation)
@@ -321,6 +323,9 @@ void generation_put(struct generation *generation);
 void generation_reap(struct generation *generation);
 
 /* ---- expiry (unload/expiry.c) ---- */
+
+/* It drains, or is about to, and is unloaded by force after so long; 0: never. */
+void generation_drain_for(struct generation *generation, uint64_t timeout_ns);
 
 /* How long it stays without a further use; 0: without limit, or it is in use. */
 uint64_t generation_expires_in(const struct generation *generation, uint64_t now);

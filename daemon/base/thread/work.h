@@ -67,7 +67,8 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *));
 
-/* A worker calls find_lane(source) first, in the CPU lane, and moves the work to the lane that it returns. */
+/* A worker calls find_lane(source) first, in the CPU lane, and moves the work to the lane that it returns: this folder
+ * knows no sources. */
 void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char *source), const char *source,
                         struct work *work, void (*run)(struct work *), void (*done)(struct work *));
 

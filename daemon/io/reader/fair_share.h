@@ -19,9 +19,9 @@
 #define FAIR_SHARE_WEIGHT_MAX 10000u
 
 struct fair_share {
-        unsigned weight; /* 1 to FAIR_SHARE_WEIGHT_MAX */
-        uint64_t due;    /* virtual time at which its next block is due */
-        uint64_t ahead;  /* bytes that are still free: see fair_share_init() */
+        unsigned weight;     /* 1 to FAIR_SHARE_WEIGHT_MAX */
+        uint64_t due;        /* virtual time at which its next block is due */
+        uint64_t head_start; /* bytes that are still free: see fair_share_init() */
 };
 
 /* `now`: the virtual time, which begins at 0 and is moved by fair_share_take(). Does not count the first `head_start`
@@ -30,7 +30,7 @@ struct fair_share {
 static inline void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now, uint64_t head_start)
 {
         require(weight >= 1 && weight <= FAIR_SHARE_WEIGHT_MAX);
-        *share = (struct fair_share){.weight = weight, .due = now, .ahead = head_start};
+        *share = (struct fair_share){.weight = weight, .due = now, .head_start = head_start};
 }
 
 /* How many of `n` (what is free and what it holds) it may hold; 1 at least. `heaviest`: the largest weight of the loads
@@ -51,11 +51,11 @@ static inline bool fair_share_before(const struct fair_share *a, const struct fa
 /* It takes a block of so many bytes. */
 static inline void fair_share_take(struct fair_share *share, uint64_t *now, uint64_t bytes)
 {
-        if (share->ahead >= bytes) {
-                share->ahead -= bytes;
+        if (share->head_start >= bytes) {
+                share->head_start -= bytes;
                 return;
         }
-        share->ahead = 0;
+        share->head_start = 0;
         if ((int64_t)(*now - share->due) < 0)
                 *now = share->due;
         share->due = *now + bytes * FAIR_SHARE_WEIGHT_MAX / share->weight;

@@ -31,7 +31,7 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
 /* A job that has just been added, and lives. */
 static bool has_head_start(const struct read_job *job)
 {
-        return job->share.ahead > 0 && has_blocks(job) && job->stalled == 0;
+        return job->share.head_start > 0 && has_blocks(job) && job->stalled == 0;
 }
 
 /* Each job's part of it by weight, one block at the least; more as long as there is capacity. */

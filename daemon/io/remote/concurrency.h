@@ -13,8 +13,8 @@
  * A server that asks to slow down halves the number; then it grows by one at a time, and by doubling again after some
  * windows without such an answer.
  *
- * Near the end of a load, requests are cut in two and blocks requested twice if that may end it sooner: never while the
- * throughput holds, since one more request would then take its share from the others.
+ * Near the end of a load, the rest of a request passes to another one and blocks are requested twice if that may end it
+ * sooner: never while the throughput holds, since one more request would then take its share from the others.
  */
 #pragma once
 

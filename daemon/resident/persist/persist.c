@@ -397,13 +397,10 @@ static void store(struct persist *persist, struct generation *g)
 {
         uint64_t id = ++persist->counters[SNAPSHOT_MODEL_IDS];
         struct persisted *persisted = persisted_new(persist, g, id, g->n_segments + 1);
-        if (persisted == NULL)
-                return;
-        if (commit_record_pack(&persisted->details, g, id) < 0) {
+        if (persisted != NULL && commit_record_pack(&persisted->details, g, id) < 0)
                 persisted_free(persisted);
-                return;
-        }
-        work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
+        else if (persisted != NULL)
+                work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
 }
 
 void persist_changed(struct persist *persist)

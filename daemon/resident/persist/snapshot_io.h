@@ -4,8 +4,8 @@
  *
  *   memory   a memfd of two buffers, each a size and a snapshot, which are written in turn: whenever the daemon is
  *            killed, one is whole. The next run takes the newer one.
- *   file     DIR/state, and DIR/state.new while the next is written, which is synced and renamed;
- *            DIR/state.damaged: one that could not be read, set aside
+ *   file     DIR/state, and DIR/state.new while the next is written, which is synced and renamed (a disk may tear a
+ *            buffer); DIR/state.damaged: one that could not be read, set aside
  */
 #pragma once
 

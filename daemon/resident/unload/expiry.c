@@ -19,9 +19,12 @@ static uint64_t expires_at(const struct generation *g)
 uint64_t generation_expires_in(const struct generation *g, uint64_t now)
 {
         uint64_t at = expires_at(g);
-        if (at == 0)
-                return 0;
-        return at > now ? at - now : 1;
+        return at == 0 ? 0 : at > now ? at - now : 1;
+}
+
+void generation_drain_for(struct generation *g, uint64_t timeout_ns)
+{
+        g->drained_by_ns = timeout_ns > 0 ? ns_after(now_ns(), timeout_ns) : 0;
 }
 
 void resident_expire(struct resident *resident, uint64_t now)

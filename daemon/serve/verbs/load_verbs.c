@@ -371,7 +371,7 @@ int verb_pin(struct session *session, struct request *request, struct error *err
         if (is_priority && priority == 0)
                 return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
         if (keep_alive_ns == 0)
-                keep_alive_ns = server->loads->keep_alive_ns;
+                keep_alive_ns = server->loads->defaults.keep_alive_ns;
         list_each_item (struct generation, g, &server->resident->generations, link) {
                 if (!generation_matches_name(g, model) || (g->state == GENERATION_FAILED && !is_priority))
                         continue;

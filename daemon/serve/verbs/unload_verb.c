@@ -91,7 +91,7 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
                     strcmp(generation_name(g), req->model) != 0 || (device != NULL && g->device != device))
                         continue;
                 number = g->number;
-                g->drained_by_ns = ns_after(now_ns(), req->force ? 0 : req->drain_timeout_ms * MS);
+                generation_drain_for(g, req->drain_timeout_ms * MS);
                 if (req->force)
                         generation_revoke(g);
                 persist_changed(&session->server->persist);
@@ -111,14 +111,14 @@ static int unload_all(struct session *session, struct request *request, const st
         if (conn->pid > 0)
                 sysfile_comm(comm, conn->pid);
         if (timeout_ns == 0)
-                timeout_ns = session->server->loads->drain_timeout_ns;
+                timeout_ns = session->server->loads->defaults.drain_timeout_ns;
         for (size_t i = 0; i < group->n; i++) {
                 struct generation *g = group->members[i];
                 held = held || g->n_leases > 0;
                 number = g->number > number ? g->number : number;
                 bool revocable = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
-                if (revocable && timeout_ns > 0)
-                        g->drained_by_ns = ns_after(now_ns(), timeout_ns);
+                if (revocable)
+                        generation_drain_for(g, timeout_ns);
                 end_reason_set(&g->end, END_UNLOADED, "by uid %u, pid %d%s%s", (unsigned)conn->caller.uid,
                                (int)conn->pid, comm[0] != '\0' ? " " : "", comm);
                 generation_drop_name(g, req->model);

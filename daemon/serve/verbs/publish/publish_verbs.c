@@ -68,12 +68,9 @@ static int begin(struct publication *p, struct deferred *d, struct error *error)
 {
         const struct server *server = d->session->server;
         const struct quota_limits limits = access_limits(server, d->session->conn);
-        const struct model_settings settings = {.keep_alive_ns = server->loads->keep_alive_ns,
-                                                .drain_timeout_ns = server->loads->drain_timeout_ns,
-                                                .priority = PROTO_PRIORITY_DEFAULT};
         uint64_t bytes = d->request.u.publish_begin.bytes;
         return access_check_publish(server, d->session->conn, p->name, error)
-                       ?: publication_begin(p, bytes, &settings, &limits, step_done, d, error);
+                       ?: publication_begin(p, bytes, &server->loads->defaults, &limits, step_done, d, error);
 }
 
 static int add_segment(struct publication *p, struct deferred *d, struct error *error)

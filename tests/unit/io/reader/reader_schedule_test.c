@@ -139,7 +139,7 @@ static void storage_begin(void)
 static void begin_large(void)
 {
         reader_start(&turns, &near.job);
-        near.job.share.ahead = 0;
+        near.job.share.head_start = 0;
         for (unsigned i = 0; i < DEPTH; i++)
                 ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
@@ -186,7 +186,7 @@ TEST(without_a_head_start_each_has_its_part)
 {
         begin_large();
         reader_start(&turns, &far.job);
-        far.job.share.ahead = 0;
+        far.job.share.head_start = 0;
         take(NUMA_ANYWHERE);
         take(NUMA_ANYWHERE);
         for (unsigned i = 0; i < DEPTH - 1; i++)
