@@ -194,7 +194,7 @@ ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 SERVERS := promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
-SETTINGS := library_open memory prefaulted_segments published_pages host_device prefault prefault_auto
+SETTINGS := library_open memory prefaulted_segments published_pages host prefault prefault_auto
 CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
 LONGEST := server/faults cuda/gpu_script cuda/cuda_failures http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https

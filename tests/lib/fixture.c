@@ -104,6 +104,10 @@ void fixture_still_serves(void)
 uint64_t fixture_memory(void)
 {
 #ifdef SANITIZED
+        static bool said;
+        if (!said)
+                skip("memory", "a sanitizer's own hides it");
+        said = true;
         return 0;
 #endif
         streamer_client *c = client_open(&test_daemon);

@@ -163,6 +163,8 @@ static struct request refused(size_t i)
         static const struct request requests[] = {
                 {.verb = VERB_show, .u.show = {.model = "witness", .tensors = true}},
                 {.verb = VERB_pin, .u.pin = {.model = "witness"}},
+                {.verb = VERB_unpin, .u.pin = {.model = "witness"}},
+                {.verb = VERB_keep_alive, .u.keep_alive = {.model = "witness", .keep_alive_ms = 1}},
                 {.verb = VERB_set_priority, .u.set_priority = {.model = "witness", .priority = 1}},
                 {.verb = VERB_unload, .u.unload = {.model = "witness", .force = true}},
                 {.verb = VERB_cancel, .u.cancel = {.model = "witness"}},
@@ -170,6 +172,10 @@ static struct request refused(size_t i)
                 {.verb = VERB_reclaim,
                  .u.reclaim = {.token = "00000000000000000000000000000000", .generation = 1, .digest = ""}},
                 {.verb = VERB_publish_commit, .u.publish_commit = {.claim = 1, .bytes = 1}},
+                {.verb = VERB_publish_abort, .u.publish_abort = {.claim = 1}},
+                {.verb = VERB_hello},
+                {.verb = VERB_reload},
+                {.verb = VERB_shutdown},
         };
         return requests[i % (sizeof(requests) / sizeof(requests[0]))];
 }
@@ -251,11 +257,12 @@ static void subscribers_that_do_not_read(void)
 /* As many requests as the daemon reads. */
 static void replies_that_are_not_read(void)
 {
-        static const enum verb verbs[] = {VERB_metrics, VERB_status, VERB_list, VERB_whoami};
+        static const enum verb verbs[] = {VERB_metrics, VERB_status, VERB_list,   VERB_whoami,
+                                          VERB_config,  VERB_ping,   VERB_version};
         for (size_t k = 0; k < 120; k++) {
                 struct wire *w = connect_one();
                 size_t n;
-                const char *frame = wire_frames(&(struct request){.verb = verbs[k % 4], .id = 2}, 1, &n);
+                const char *frame = wire_frames(&(struct request){.verb = verbs[k % 7], .id = 2}, 1, &n);
                 must(fcntl(w->fd, F_SETFL, O_NONBLOCK));
                 for (int sent = 0; sent < 4000 && send(w->fd, frame, n, MSG_NOSIGNAL) == (ssize_t)n;)
                         sent++;

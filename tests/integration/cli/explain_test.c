@@ -124,6 +124,7 @@ TEST(an_eviction_names_the_load)
         explains("one", "ago: its memory was needed for two\n");
         struct ctl r = RUN(3, "show", "one");
         ck_assert_str_eq(r.err, "streamerctl: one: no such model (evicted: its memory was needed for two)\n");
+        ck_assert_double_eq(client_metric(client_open(&test_daemon), "streamerd_evictions_total"), 1);
 }
 
 TEST(a_load_that_does_not_fit_says_what_would_help)

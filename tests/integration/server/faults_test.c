@@ -7,7 +7,8 @@
  * Each failure must be reported: the error of a request, or a line of the log, has errno's text or the call's own
  * (tests/lib/fault_injection.c). tests/fault-silent.txt lists the calls that need no report, by file, with a reason. An
  * allocation is a call like others: only the daemon's own are made to fail, not those within its libraries. A daemon
- * that does not start must log an error. The last test prints how many failures were reported where.
+ * that does not start must log an error. `shutdown` alone is in no scenario, since it ends the daemon. The last test
+ * prints how many failures were reported where.
  *
  * A call fails once for each n, up to the first n that a scenario does not reach.
  *

@@ -102,6 +102,7 @@ TEST(a_load_changes_the_load_metrics)
         ck_assert_double_eq(value_of("streamerd_load_seconds_count"), seconds + 1);
         ck_assert_double_eq(value_of("streamerd_load_bytes_bucket{le=\"+Inf\"}"), seconds + 1);
         ck_assert_double_gt(value_of("streamerd_read_capacity_seconds_total"), 0);
+        ck_assert_double_gt(value_of("streamerd_read_seconds_total"), 0);
         ck_assert_double_gt(value_of("streamerd_load_stage_seconds_total{stage=\"hash\"}"), hashing);
         ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models + 1);
         client_unload(client, "counted");

@@ -101,7 +101,7 @@ TEST(a_request_is_refused_with_its_reason, EACH(refused))
 }
 
 /* A worker finds out, after the request was deferred. */
-TEST(a_later_failure_is_answered_once, .to = 5)
+TEST(a_later_failure_is_answered_once, .to = 8)
 {
         char *absent = fixture_path("absent.safetensors");
         const struct request requests[] = {
@@ -110,6 +110,9 @@ TEST(a_later_failure_is_answered_once, .to = 5)
                 {.verb = VERB_fetch, .u.fetch = {.source = absent, .file = "config.json"}},
                 {.verb = VERB_diff, .u.diff = {.model = "witness", .source = absent}},
                 {.verb = VERB_publish_find, .u.publish_find = {.model = "m", .base = absent}},
+                {.verb = VERB_doctor, .u.doctor = {.root = absent}},
+                {.verb = VERB_wait, .u.wait = {.model = "absent.safetensors", .timeout_ms = 1}},
+                {.verb = VERB_attach, .u.attach = {.model = "absent.safetensors", .timeout_ms = 1}},
         };
         struct request request = requests[_i];
         struct wire w;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the tests of the daemon rely on in the fake CUDA libraries to see a fault, and would not miss: stale handles
- * that abort, and leaks.
+ * that abort, and leaks. What a real driver answers, too, is in tests/bench/gpu/streamer_gpu/calls.py.
  */
 #include "daemon/device/cuda/api.h"
 #include "tests/lib/fake_cuda/state.h"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of publishing from PyTorch in docs/performance.md.
 
-    publish_figures.py [FOLDER [GIB]]
+    publishing.py [FOLDER [GIB]]
 
 Writes a random Llama of 2 GiB (transformers) into FOLDER (a temporary one), unless it has one, and starts a
 daemon. In rounds: one process calls from_pretrained() with the files in the page cache, which maps them, copies each weight
@@ -28,7 +28,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from conftest import Daemon, logits, tiny_llama
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[1] / "vllm"), str(HERE.parents[2] / "client/python/tests")]
+from conftest import logits, tiny_llama  # noqa: E402
+from processes import Daemon  # noqa: E402
 
 ROUNDS = 3
 KEY = {"code": "figures 1"}
@@ -167,9 +170,8 @@ def main(folder: Path, gib: float) -> None:
     path = folder / "model"
     if not path.exists():
         write_model(path, int(gib * (1 << 30)))
-    daemon = Daemon(folder, memory=f"{int(gib * 1.5 * 1024)}MiB", pages="auto")
     rows: list[dict[str, Any]] = []
-    try:
+    with Daemon(folder, folder) as daemon:
         for _ in range(ROUNDS):
             for file in path.iterdir():
                 file.read_bytes()  # into the page cache
@@ -189,8 +191,6 @@ def main(folder: Path, gib: float) -> None:
             rows.append(row)
             print({name: value for name, value in row.items() if name not in ("logits", "touched")}, file=sys.stderr)
             daemon.ctl("unload", "figures")
-    finally:
-        daemon.stop()
     for name in rows[0]:
         if name not in ("logits", "touched"):
             values = [row[name] for row in rows]

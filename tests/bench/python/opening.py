@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of docs/python.md: opening a resident model, and iterating over it beside safetensors.
 
-    figures.py [FOLDER]
+    opening.py [FOLDER]
 
 Writes a file of 300 tensors and 1 GiB into FOLDER (a temporary one), starts a daemon, and measures in processes of
 their own, ours and safetensors in turn. Each time is the first use in its process, with the modules imported; the
@@ -22,6 +22,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "vllm"))
+from processes import Daemon  # noqa: E402
 
 TENSORS = 300
 BYTES = 1 << 30
@@ -108,17 +111,15 @@ USES = {
 
 def main(folder: Path) -> None:
     import torch
-    from conftest import Daemon
     from safetensors.torch import save_file
 
     path = folder / "figures.safetensors"
     rows = BYTES // TENSORS // 2 // 1024
     weights = torch.randn(rows, 1024).bfloat16()
     save_file({f"model.layers.{i}.weight": weights.clone() for i in range(TENSORS)}, path)
-    daemon = Daemon(folder, memory="3GiB", pages="auto")
-    try:
+    with Daemon(folder, folder) as daemon:
         daemon.ctl("load", str(path))
-        pages = next(line for line in daemon.ctl("show", "figures").stdout.splitlines() if line.startswith("device"))
+        pages = daemon.model("figures")["devices"][0]["page_kind"]
         path.read_bytes()  # into the page cache
         times: dict[str, list[float]] = {what: [] for what in USES}
         for _ in range(PROCESSES):
@@ -128,9 +129,7 @@ def main(folder: Path) -> None:
                     command, check=True, stdout=subprocess.PIPE, env={**os.environ, "STREAMERD_SOCKET": daemon.socket}
                 )
                 times[what].append(json.loads(output.stdout))
-    finally:
-        daemon.stop()
-    print(pages)
+    print(f"{pages} pages")
     for what, text in USES.items():
         row = times[what]
         print(f"{text:45} {statistics.median(row):8.2f} ms   ({min(row):.2f} to {max(row):.2f})")
