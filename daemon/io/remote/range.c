@@ -14,9 +14,9 @@
  * limit of its load. Once no block is left to take it is requested again, once, and its first request is cancelled.
  *
  * A straggler near the end of a load, when no block is left to take and the throughput has fallen (concurrency.h),
- * first passes the rest of its run to another request; its last block gets a hedge: a second request over another
- * connection, into a slot of its own. The request that completes first wins; a hedge's bytes are copied to their
- * destination and hashed only then, so that the loser's are never used.
+ * first passes the rest of its run (up to http.request_max, which a slow connection would keep) to another request; its
+ * last block gets a hedge: a second request over another connection, into a slot of its own. The request that completes
+ * first wins; a hedge's bytes are copied to their destination and hashed only then, so that the loser's are never used.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
