@@ -27,12 +27,6 @@ def test_a_saved_state_gives_the_tokens_of_format_sharded_state(engine, models, 
     assert engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket})[0] == expected
 
 
-def test_a_saved_state_is_not_copied_with_alias(engine, models, daemon, expected):
-    tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": True})
-    assert tokens == expected
-    assert "nothing was copied" in log
-
-
 def test_what_the_engine_merges_is_copied_with_alias_and_that_is_reported_once(engine, models, daemon, expected):
     tokens, log = engine.run(models / "checkpoint", "streamerd", {"socket": daemon.socket, "alias": True})
     assert tokens == expected
@@ -41,9 +35,10 @@ def test_what_the_engine_merges_is_copied_with_alias_and_that_is_reported_once(e
 
 
 def test_by_default_what_needs_no_conversion_is_resident_memory(engine, models, daemon, expected):
-    tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket})
-    assert tokens == expected
-    assert "nothing was copied" in log
+    for alias in ({}, {"alias": True}):
+        tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket, **alias})
+        assert tokens == expected
+        assert "nothing was copied" in log
     tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": False})
     assert tokens == expected
     assert "alias" not in log
@@ -71,13 +66,6 @@ def test_a_pattern_names_the_files_of_a_saved_state(engine, models, daemon, expe
     (folder / "model-rank-0-part-0.safetensors").rename(folder / "r0.p0.safetensors")
     options = {"socket": daemon.socket, "pattern": "r{rank}.p{part}.safetensors"}
     assert engine.run(folder, "streamerd_sharded", options)[0] == expected
-
-
-def test_a_resident_model_is_opened_by_its_name_and_digest(engine, models, daemon, expected):
-    daemon.ctl("load", str(models / "checkpoint"), "--name", "chat")
-    [model] = [m for m in daemon.ctl("list")["models"] if m["name"] == "chat"]
-    options = {"socket": daemon.socket, "name": "chat", "digest": model["digest"]}
-    assert engine.run(models / "checkpoint", "streamerd", options)[0] == expected
 
 
 @pytest.mark.parametrize("architecture", ["GPTNeoX", "Phi3", "Qwen2"])
@@ -129,13 +117,6 @@ def test_without_a_daemon_one_is_started(models, expected, tmp_path, logs):
     with Engine(logs / "autostart", environment) as engine:
         assert engine.run(models / "checkpoint", "streamerd")[0] == expected
     assert "started" in (logs / "autostart").read_text()
-
-
-def test_with_fallback_an_engine_starts_without_a_daemon(engine, models, expected, tmp_path):
-    options = {"socket": str(tmp_path / "none"), "fallback": True}
-    tokens, log = engine.run(models / "checkpoint", "streamerd", options)
-    assert tokens == expected
-    assert "Falling back to load format auto" in log
 
 
 def test_with_fallback_a_saved_state_is_loaded_by_its_own_format(engine, models, expected, tmp_path):

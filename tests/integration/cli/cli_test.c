@@ -36,7 +36,6 @@ TEST(list_names_every_model_with_its_figures)
         ck_assert_uint_eq(json_array_size(models), 2);
         check_model_object(json_array_get(models, 0), "one", m);
         check_model_object(json_array_get(models, 1), "witness", fixture_witness);
-        RUN(0, "unload", "one");
 }
 
 TEST(show_lists_the_tensors_in_byte_order_of_their_names)

@@ -29,7 +29,6 @@ TEST(an_unchanged_source_changes_nothing)
         struct ctl r = RUN(0, "diff", "m", path);
         ck_assert_ptr_nonnull(strstr(r.out, "files    0 differ, 1 the same\n"));
         ck_assert_ptr_nonnull(strstr(r.out, "tensors  0 added, 0 removed, 0 changed, 0 may differ, 3 the same\n"));
-        RUN(0, "unload", "m");
 }
 
 TEST(a_changed_file_is_named_with_its_tensors)
@@ -50,7 +49,6 @@ TEST(a_changed_file_is_named_with_its_tensors)
         ck_assert_uint_eq(json_number(file, "old_bytes"), 8 + strlen(OLD) + 24);
         ck_assert_uint_eq(json_number(file, "bytes"), 8 + strlen(NEW) + 20);
         RUN(0, "cat", "m", "c"); /* it is still the old one */
-        RUN(0, "unload", "m");
 }
 
 TEST(a_directory_has_one_row_for_each_file_that_differs)
@@ -66,7 +64,6 @@ TEST(a_directory_has_one_row_for_each_file_that_differs)
         ck_assert_ptr_nonnull(strstr(r.out, "files    2 differ, 1 the same\n  + z.safetensors  "));
         ck_assert_ptr_nonnull(strstr(r.out, "  - y.safetensors  "));
         ck_assert_ptr_nonnull(strstr(r.out, "tensors  0 added, 0 removed, 0 changed, 1 may differ, 1 the same\n"));
-        RUN(0, "unload", "one");
 }
 
 TEST(what_cannot_be_compared_is_an_error)

@@ -12,7 +12,6 @@ TEST(a_failed_model_is_not_the_nearest)
         file_write(path, "no model", 8);
         RUN(1, "load", path);
         SAYS(3, "solitari: no such model\n", "show", "solitari");
-        RUN(0, "unload", "solitary");
 }
 
 TEST(a_source_that_is_not_found_is_no_failed_model)

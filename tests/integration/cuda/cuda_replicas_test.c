@@ -214,11 +214,3 @@ TEST(a_dry_run_estimates_each_device)
         ck_assert(json_is_true(json_object_get(plan, "resident")));
         ck_assert_uint_eq(json_number(plan, "free"), json_number(plan, "budget") - needed);
 }
-
-TEST(wrong_devices_are_refused)
-{
-        static const char *const wrong[][2] = {
-                {"0,0", "named twice"}, {"0,9", "no such device"}, {"0,,1", "a name is missing"}};
-        for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-                ctl_says(test_daemon.socket, 2, wrong[i][1], "load", "/nowhere", "--device", wrong[i][0], NULL);
-}

@@ -122,11 +122,6 @@ TEST(a_file_that_is_no_model_is_refused, EACH(bad_files))
         assert_fails(url(web.http, format_text("/%s", name)), bad_files[_i].code, bad_files[_i].text);
 }
 
-TEST(plain_http_to_another_host)
-{
-        assert_fails("http://192.0.2.1/m.safetensors", STREAMER_EPERM, "plain http is refused");
-}
-
 TEST(an_untrusted_certificate_is_refused)
 {
         assert_fails(format_text("https://127.0.0.3:%u/m.safetensors", web.https), STREAMER_EFAILED, "");

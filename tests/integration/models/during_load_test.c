@@ -181,13 +181,6 @@ TEST(a_waiting_attach_receives_the_failure)
         opts.timeout_ms = 20000;
         int r = streamer_attach(client, "m", &opts, &lease);
         ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
-        paused_load_fails(op, NULL);
-}
-
-TEST(a_read_error_names_the_file_and_the_error)
-{
-        streamer_op *op = paused_load_start("m");
-        fuse_file_fail(&paused.hang);
         paused_load_fails(op, "Input/output error");
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "m.safetensors"));
         client_wait_used(client, paused.empty);

@@ -80,7 +80,8 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
 {
         streamer_client *holder = client_open(&test_daemon);
         streamer_lease *lease = client_attach(holder, "a");
-        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
+        ck_assert_str_eq(json_text(client_call(client, "unload", "{\"model\":\"a\",\"force\":true}"), "state"),
+                         "draining");
         struct pollfd fd = {.fd = streamer_fd(holder), .events = POLLIN};
         ck_assert_int_eq(poll(&fd, 1, 10000), 1);
         client_fails(holder, streamer_lease_check(lease), STREAMER_EREVOKED, "unloaded by force");
@@ -93,21 +94,6 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
         lease_equals(lease, models[0]);
         streamer_detach(lease);
         streamer_close(holder);
-}
-
-static const char *state_after_unload(const char *flag)
-{
-        return json_text(client_call(client, "unload", format_text("{\"model\":\"a\",\"%s\":true}", flag)), "state");
-}
-
-TEST(force_revokes_what_was_left_draining)
-{
-        streamer_lease *lease = client_attach(client, "a");
-        ck_assert_str_eq(state_after_unload("drain"), "draining");
-        client_ok(client, streamer_lease_check(lease), "lease_check");
-        ck_assert_str_eq(state_after_unload("force"), "draining");
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        streamer_detach(lease);
 }
 
 static bool is_gone(const char *name)

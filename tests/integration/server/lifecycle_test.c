@@ -68,24 +68,6 @@ static void at_attach_of_a_loading_model(void)
         client_ok(c, streamer_attach(c, "m", NULL, &lease), "attach");
 }
 
-static void at_lease(void)
-{
-        client_attach(client_open(&test_daemon), "witness");
-}
-
-static void at_lease_without_connection(void)
-{
-        streamer_client *c = client_open(&test_daemon);
-        client_attach(c, "witness");
-        streamer_close(c);
-}
-
-static void at_detach(void)
-{
-        streamer_client *c = client_open(&test_daemon);
-        streamer_detach(client_attach(c, "witness"));
-}
-
 static void at_verify(void)
 {
         send_verb("verify", "model", "witness");
@@ -99,8 +81,7 @@ static void at_subscribe(void)
 static void (*const stages[])(void) = {
         at_connect,     at_half_a_frame,  at_hello,
         at_load_sent,   at_load_accepted, at_load_ready,
-        at_attach_sent, at_lease,         at_lease_without_connection,
-        at_detach,      at_verify,        at_attach_of_a_loading_model,
+        at_attach_sent, at_verify,        at_attach_of_a_loading_model,
         at_subscribe,
 };
 
