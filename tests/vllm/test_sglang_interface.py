@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import pytest
 from processes import Daemon
 
 ABSENT = ("IPython", "compressed_tensors", "gguf", "sgl_kernel", "torchao", "torchvision", "triton", "xgrammar")
@@ -60,27 +61,15 @@ def check(model: str, socket: str) -> None:
     draft = MagicMock(model_path=model, revision=None, is_draft_model=True)
     loader = get_model_loader(LoadConfig(load_format="streamerd", model_loader_extra_config=named))
     assert len(dict(loader._get_all_weights(draft, torch.nn.Module()))) == 39
-    try:
+    with pytest.raises(streamerd.DigestError):
         dict(loader._get_all_weights(config, torch.nn.Module()))
-    except streamerd.DigestError:
-        pass
-    else:
-        raise AssertionError("the target's digest is not compared")
 
     for extra, text in (({"alias": True}, "alias is not supported with SGLang"), ({"x": 1}, "unknown key 'x'")):
-        try:
+        with pytest.raises(ValueError, match=text):
             get_model_loader(LoadConfig(load_format="streamerd", model_loader_extra_config=extra))
-        except ValueError as e:
-            assert text in str(e)
-        else:
-            raise AssertionError(text)
     streamerd.sglang.USES += (("sglang.srt.configs.load_config:LoadConfig", ("colour",)),)
-    try:
+    with pytest.raises(RuntimeError, match=r"needs sglang\.srt\.configs\.load_config\.LoadConfig\(colour\), which SGLang"):
         LoadConfig(load_format="streamerd")
-    except RuntimeError as e:
-        assert "needs sglang.srt.configs.load_config.LoadConfig(colour), which SGLang" in str(e)
-    else:
-        raise AssertionError("a version that lacks something is accepted")
 
 
 def test_sglang_takes_the_loader_and_reads_all_weights(models: Path, daemon: Daemon) -> None:

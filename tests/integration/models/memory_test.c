@@ -17,13 +17,32 @@ static const char *page_kind_of(const char *name)
         return json_text(client_show(client, name), "devices.0.page_kind");
 }
 
-/* A daemon for one test, whose segments are of this kind. */
-static void load_on(const char *pages)
+static bool have_hugetlb;
+
+BEFORE_ALL()
 {
-        char *config = suite_path("%s.yaml", pages);
-        char *text = format_text("devices:\n  - device: host\n    budget: 128MiB\n    pages: %s\n", pages);
+        have_hugetlb = hugepages_allow(512 * MIB);
+}
+
+static bool thp_is_off(void)
+{
+        struct collapse_kernel kernel;
+        collapse_probe(&kernel, &collapse_calls);
+        return !kernel.supported && shmem_thp_is_off();
+}
+
+static const char *const kinds[] = {"4k", "thp", "hugetlb"};
+
+TEST(segments_of_each_kind_of_pages, EACH(kinds))
+{
+        const char *pages = kinds[_i];
+        if (strcmp(pages, "thp") == 0 && thp_is_off())
+                SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
+        if (strcmp(pages, "hugetlb") == 0 && !have_hugetlb)
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
         struct model *m = model_mixed(1, 20 << 20), *odd = model_mixed(2, 20 << 20);
-        file_write(config, text, strlen(text));
+        char *config = suite_file("kind.yaml",
+                                  format_text("devices:\n  - {device: host, budget: 128MiB, pages: %s}\n", pages));
         fixture_begin((const char *const[]){"--config", config, NULL});
         client = client_open(&test_daemon);
         model_place_data(odd, 8, 5);
@@ -34,24 +53,8 @@ static void load_on(const char *pages)
         ck_assert_str_eq(page_kind_of("even"), pages);
         ck_assert_str_eq(page_kind_of("odd"), pages);
         ck_assert_int_eq(client_call_code(client, "verify", "{\"model\":\"odd\"}"), 0);
-        client_unload(client, "even");
-        client_unload(client, "odd");
         streamer_close(client);
         fixture_end();
-}
-
-TEST(segments_of_4_kib_pages)
-{
-        load_on("4k");
-}
-
-TEST(segments_of_transparent_huge_pages)
-{
-        struct collapse_kernel kernel;
-        collapse_probe(&kernel, &collapse_calls);
-        if (!kernel.supported && shmem_thp_is_off())
-                SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
-        load_on("thp");
 }
 
 /* As on a host whose memory is fragmented. */
@@ -71,20 +74,6 @@ TEST(pages_that_are_small_for_want_of_huge_ones_are_reported)
                             (double)(bytes + json_number(witness, "devices.0.small_page_bytes")));
         streamer_close(client);
         fixture_end();
-}
-
-static bool have_hugetlb;
-
-BEFORE_ALL()
-{
-        have_hugetlb = hugepages_allow(512 * MIB);
-}
-
-TEST(segments_of_hugetlb_pages)
-{
-        if (!have_hugetlb)
-                SKIP("vm.nr_overcommit_hugepages cannot be set");
-        load_on("hugetlb");
 }
 
 /* ---- a control group's limit of huge pages, as a container has it ---- */

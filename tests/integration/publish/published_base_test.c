@@ -226,12 +226,11 @@ TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
         ck_assert(process_wait_fds(test_daemon.pid, before)); /* the daemon has ended its requests */
 }
 
-struct wrong_base {
+static const struct {
         const char *base;
         int code;
         const char *text;
-};
-static const struct wrong_base wrong_bases[] = {
+} wrong_bases[] = {
         {"no such model", STREAMER_ENOENT, "no such model"},
         {"/no/such/file.safetensors", STREAMER_EFAILED, ""},
         {"https://example.com:0/x.safetensors", STREAMER_EINVAL, ""},
@@ -240,12 +239,11 @@ static const struct wrong_base wrong_bases[] = {
 
 TEST(a_base_that_cannot_be_opened_is_refused, EACH(wrong_bases))
 {
-        const struct wrong_base *row = &wrong_bases[_i];
         streamer_found found = STREAMER_FOUND_INIT;
         opts.base = NULL;
         streamer_detach(publish_model(client, &opts, 1));
-        opts.base = row->base;
-        fails(client, row->code, row->text, streamer_publish_find(client, &opts, &found, NULL));
+        opts.base = wrong_bases[_i].base;
+        fails(client, wrong_bases[_i].code, wrong_bases[_i].text, streamer_publish_find(client, &opts, &found, NULL));
         json_decref(find(client,
                          &(streamer_publish_opts){.struct_size = sizeof(opts), .name = "tiny", .key = key, .n_key = 2},
                          "hit", NULL));

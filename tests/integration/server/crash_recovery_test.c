@@ -6,9 +6,13 @@
 #include "tests/lib/kills.h"
 #include "tests/lib/suite.h"
 
-static void kill_often(bool stored)
+FIXTURE(.timeout = getenv("KILLS") != NULL ? 450 : 120);
+
+/* With a store a past state; with the state file alone the pinned models. */
+TEST(a_kill_at_any_moment_restores_what_was_promised, .to = 2)
 {
         struct kills_counts counts = {0};
+        bool stored = _i == 0;
         uint64_t seed = env_number("KILLS_SEED", clock_ns()), kills = env_number("KILLS", 10);
         char *folder = suite_path("%s", stored ? "stored" : "state-file");
         must(mkdir(folder, 0700));
@@ -22,16 +26,4 @@ static void kill_often(bool stored)
                counts.lost);
         ck_assert_uint_ge(counts.kills, kills);
         ck_assert_uint_gt(counts.there, 0);
-}
-
-FIXTURE(.timeout = getenv("KILLS") != NULL ? 450 : 120);
-
-TEST(a_kill_at_any_moment_restores_a_past_state)
-{
-        kill_often(true);
-}
-
-TEST(a_kill_without_a_store_restores_the_pinned_models)
-{
-        kill_often(false);
 }
