@@ -27,8 +27,7 @@ static inline streamer_publish_opts options(const char *name)
 static inline void daemon_begin(const char *device, const char *settings)
 {
         char *text = format_text("devices:\n  - {%s}\nroots: [%s]\n%s", device, suite_folder(), settings);
-        daemon_init(&test_daemon, suite_path("d"));
-        daemon_start(&test_daemon, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
+        DAEMON_START(&test_daemon, suite_path("d"), "--config", suite_file("published.yaml", text));
 }
 
 /* With memory of a GPU that a client can map: by descriptor, not by cuda-ipc. */

@@ -4,14 +4,6 @@
  */
 #include "tests/model/checker_model.h"
 
-static unsigned first_device(const struct trial *t)
-{
-        unsigned d = 0;
-        while (!t->on[d])
-                d++;
-        return d;
-}
-
 /* ---- attach while loading ---- */
 
 static bool apply_lease(struct checker *c, struct gen **place, struct gen *g, const struct client_answer *answer)
@@ -31,7 +23,7 @@ static bool apply_lease(struct checker *c, struct gen **place, struct gen *g, co
  * served and the daemon handled it before the load. */
 static void attach_while_loading(struct checker *c, const struct trial *t, unsigned p, unsigned slot)
 {
-        unsigned device = first_device(t);
+        unsigned device = t->order[0];
         const struct attach_target target = {
                 .model = name_of(t->name), .device = c->devices[device].name, .loading = true};
         struct client_answer answer;

@@ -94,11 +94,13 @@ def write_snapshot(cache: Path, source: Path, weights: bool = True) -> Path:
     repository = cache / "models--some--llama"
     snapshot = repository / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(snapshot.name)
     for file in source.iterdir():
         if weights or not file.name.endswith(".safetensors"):
-            shutil.copy(file, snapshot)
+            shutil.copy(file, repository / "blobs")
+            (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
     return snapshot
 
 

@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 from processes import BUILD, Engine
 from safetensors.torch import load_file, save_file
+from test_vllm_hub import write_snapshot
 
 import streamerd
 
@@ -98,15 +99,7 @@ def write_random(folder: Path, architecture: str) -> None:
 
 def test_a_name_in_the_hub_cache_is_found(models, daemon, expected, logs):
     cache = models / "hub"
-    repository = cache / "models--some--llama"
-    snapshot = repository / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    (repository / "blobs").mkdir()
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(snapshot.name)
-    for file in (models / "checkpoint").iterdir():
-        shutil.copy(file, repository / "blobs")
-        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    write_snapshot(cache, models / "checkpoint")
     with Engine(logs / "hub", {"HF_HUB_CACHE": str(cache)}) as engine:
         assert engine.run("some/llama", "streamerd", {"socket": daemon.socket})[0] == expected
     assert "some/llama" in [m["name"] for m in daemon.ctl("list")["models"]]

@@ -191,13 +191,13 @@ static const struct {
 
 TEST(unused_cuda_is_described, EACH(runtimes))
 {
-        char library[PATH_SIZE], *config = suite_path("host-%d.yaml", (int)getpid());
+        char library[PATH_SIZE];
         fake_library("libcudart.so.13", library, sizeof(library));
         setenv("STREAMER_CUDA_LIBRARY", doctor_driver(), 1);
         setenv(runtimes[_i].variable, runtimes[_i].value, 1);
         char *text = format_text("cuda: {library: '%s'}\ndevices: ['host=16MiB']\n", realpath(library, NULL));
-        file_write(config, text, strlen(text));
-        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--config", config, "--root", suite_folder());
+        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--config", suite_file("host.yaml", text),
+                     "--root", suite_folder());
         fixture_connect();
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);

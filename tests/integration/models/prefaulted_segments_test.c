@@ -134,13 +134,10 @@ TEST(the_default_size_of_prefaulted_memory, EACH(pools))
         struct daemon d;
         if (!pool_show(POOL_PAGES))
                 SKIP("vm.nr_overcommit_hugepages cannot be set, or a mount failed");
-        char *config = suite_path("auto-%d.yaml", _i),
-             *text = format_text("devices: [{device: host, budget: 64MiB%s}]\n"
-                                 "io: {memory_limit: 16MiB}\n",
+        char *text = format_text("devices: [{device: host, budget: 64MiB%s}]\nio: {memory_limit: 16MiB}\n",
                                  pools[_i].settings);
-        file_write(config, text, strlen(text));
-        daemon_init(&d, suite_path("auto-%d", _i));
-        daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        DAEMON_START(&d, suite_path("auto-%d", _i), "--config", suite_file("auto.yaml", text), "--root",
+                     suite_folder());
         client = client_open(&d);
         await_prefaulted(pools[_i].may ? POOL_SHARE : 0);
         ck_assert_int_eq(has_thread(&d), pools[_i].may); /* which has its name by now */
@@ -152,8 +149,7 @@ TEST(shutdown_does_not_wait_for_prefaulting)
         struct daemon d;
         char *config =
                 suite_file("large.yaml", "devices: [{device: host, budget: 4GiB, pages: 4k, prefaulted: 4GiB}]\n");
-        daemon_init(&d, suite_path("end"));
-        daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        DAEMON_START(&d, suite_path("end"), "--config", config, "--root", suite_folder());
         streamer_client *c = client_open(&d);
         AWAIT(client_device_number(c, "prefaulted") > 0);
         ck_assert_int_eq(daemon_stop(&d), 0);

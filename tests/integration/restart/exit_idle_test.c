@@ -23,8 +23,7 @@ static void start(const char *limit)
         model = model_mixed(1, 1 << 20);
         file = suite_path("root/m.safetensors");
         model_write(model, file);
-        daemon_init(&d, suite_path("d"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", root, "--exit-idle", limit, NULL});
+        DAEMON_START(&d, suite_path("d"), "--device", "host=64MiB", "--root", root, "--exit-idle", limit);
 }
 
 /* The daemon looks once a second, so it may exit before this process connects: then another one is started. */
