@@ -150,18 +150,12 @@ static void step_verify(struct checker *c)
 
 /* ---- pin and priority ---- */
 
-static bool is_resident(const struct checker *c, unsigned name)
-{
-        for (unsigned d = 0; d < c->n_devices; d++)
-                if (c->names[name][d] != NULL)
-                        return true;
-        return false;
-}
-
 static void check_setting(struct checker *c, const char *verb, unsigned name, int r)
 {
-        bool resident = is_resident(c, name),
-             failed_one = !resident && r == 0; /* a failed load stays listed with its settings */
+        bool resident = false;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                resident = resident || c->names[name][d] != NULL;
+        bool failed_one = !resident && r == 0; /* a failed load stays listed with its settings */
         if (!failed_one && r != (resident ? 0 : STREAMER_ENOENT))
                 checker_fail(c, "%s %s: %s (%s)", verb, name_of(name), streamer_strerror(r),
                              streamer_last_error(c->client));

@@ -271,7 +271,7 @@ static void replies_that_are_not_read(void)
 
 /* Connections that send so many requests each and read nothing, or a function. At the end none of the first `n_hung`
  * connections may have a reply. */
-static const struct attack {
+static const struct {
         struct request (*request)(size_t i);
         size_t connections, requests, n_hung;
         void (*other)(void);
@@ -293,17 +293,6 @@ static const struct attack {
 };
 #define ATTACKS ((int)(sizeof(attacks) / sizeof(attacks[0])))
 
-static void attack_by(const struct attack *a)
-{
-        if (a->other != NULL)
-                a->other();
-        for (size_t i = 0; i < a->connections; i++) {
-                struct wire *w = connect_one();
-                send_all(w, a->request, a->requests);
-                await_taken(w);
-        }
-}
-
 /* ---- between this process and the greedy one ---- */
 
 static int row, to_child[2], from_child[2]; /* row: of the table; ATTACKS: all of them at once */
@@ -313,9 +302,17 @@ static int be_greedy(void)
 {
         char c;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        for (int i = 0; i < ATTACKS; i++)
-                if (row == i || row == ATTACKS)
-                        attack_by(&attacks[i]);
+        for (int i = 0; i < ATTACKS; i++) {
+                if (row != i && row != ATTACKS)
+                        continue;
+                if (attacks[i].other != NULL)
+                        attacks[i].other();
+                for (size_t k = 0; k < attacks[i].connections; k++) {
+                        struct wire *w = connect_one();
+                        send_all(w, attacks[i].request, attacks[i].requests);
+                        await_taken(w);
+                }
+        }
         must(write(from_child[1], "a", 1));
         must(read(to_child[0], &c, 1));
         for (size_t i = 0; row < ATTACKS && i < attacks[row].n_hung; i++) {

@@ -47,16 +47,6 @@ static const char *read_line(const struct ctl_running *running)
         return line;
 }
 
-static void check_progress(const char *line)
-{
-        json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-        ck_assert_msg(o != NULL, "%s", line);
-        ck_assert_str_eq(json_text(o, "event"), "progress");
-        ck_assert_str_eq(json_text(o, "name"), "slow");
-        ck_assert_ptr_nonnull(strstr("resolving queued loading", json_text(o, "state")));
-        ck_assert_uint_le(json_number(o, "bytes"), 4 << 20);
-}
-
 static void prints_one_line(const struct ctl *r, const char *begins)
 {
         ck_assert_msg(r->code == 0, "%s", r->err);
@@ -79,7 +69,13 @@ TEST(load_prints_progress_on_standard_error_only)
         fuse_file_wait_held(&hang);
         for (int lines = 0; lines < 2; lines++) {
                 read_line(&running[LINES]);
-                check_progress(read_line(&running[OBJECTS]));
+                const char *line = read_line(&running[OBJECTS]);
+                json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+                ck_assert_msg(o != NULL, "%s", line);
+                ck_assert_str_eq(json_text(o, "event"), "progress");
+                ck_assert_str_eq(json_text(o, "name"), "slow");
+                ck_assert_ptr_nonnull(strstr("resolving queued loading", json_text(o, "state")));
+                ck_assert_uint_le(json_number(o, "bytes"), 4 << 20);
         }
         fuse_file_release(&hang);
         for (int i = 0; i < MODES; i++)

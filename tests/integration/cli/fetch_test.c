@@ -30,14 +30,6 @@ static char *bytes_of(size_t size)
 
 #define NAME "/config%20a.json"
 
-static void answer_ranges(const struct endpoint_request *request, struct endpoint_reply *reply, size_t size)
-{
-        char *data = bytes_of(size);
-        reply->headers = format_text("ETag: \"%zu\"\r\n", size);
-        endpoint_range(request, reply, data, size);
-        free(data);
-}
-
 /* /N/config a.json has N bytes; /stream/... is sent without ranges, /hang/... never, and told.json creates a file when
  * requested, because this process is not that of the tests. */
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
@@ -57,7 +49,10 @@ static void answer(struct endpoint *e, const struct endpoint_request *request, s
                 reply->status = 416;
                 reply->headers = format_text("Content-Range: bytes */0\r\n");
         } else {
-                answer_ranges(request, reply, size);
+                char *data = bytes_of(size);
+                reply->headers = format_text("ETag: \"%zu\"\r\n", size);
+                endpoint_range(request, reply, data, size);
+                free(data);
         }
 }
 

@@ -104,16 +104,6 @@ static enum outcome consume(const char *call)
         return WHOLE;
 }
 
-static enum outcome second_process(const char *call)
-{
-        pid_t pid = must(fork());
-        if (pid == 0)
-                _exit((int)consume(call));
-        int status = child_wait(pid);
-        ck_assert_msg(status <= SILENT, "%s: the consumer ended with %d", call, status);
-        return (enum outcome)status;
-}
-
 static bool live_on_one(const char *call)
 {
         char text[1024];
@@ -123,8 +113,12 @@ static bool live_on_one(const char *call)
                 client_unload(client, "m");
                 return false;
         }
-        enum outcome outcome = second_process(call);
+        pid_t pid = must(fork());
+        if (pid == 0)
+                _exit((int)consume(call));
+        int outcome = child_wait(pid);
         ck_assert_msg(outcome != SILENT, "%s: the consumer got no error", call);
+        ck_assert_msg(outcome < SILENT, "%s: the consumer ended with %d", call, outcome);
         r = client_call_code(client, "verify", "{\"model\":\"m\"}");
         ck_assert_msg(r == 0 || error_names(streamer_last_error(client), call), "%s: verify: %s", call,
                       streamer_last_error(client));

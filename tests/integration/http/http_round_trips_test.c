@@ -113,11 +113,6 @@ static void answer(struct endpoint *e, const struct endpoint_request *request, s
 
 /* ---- fixture ---- */
 
-static void write_sums(const char *folder)
-{
-        must(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder)));
-}
-
 static void write_files(void)
 {
         one = model_new(1), sharded = model_new(2), many = model_new(3);
@@ -132,7 +127,7 @@ static void write_files(void)
         }
         model_write_sharded(sharded, suite_path("files/sharded"), 2, false);
         model_write_sharded(many, suite_path("files/many"), 2, false);
-        write_sums(suite_path("files/summed"));
+        must(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", suite_path("files/summed"))));
 }
 
 static void begin(void)

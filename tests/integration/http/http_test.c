@@ -15,26 +15,21 @@ TEST(a_name_with_spaces_and_signs)
         serves(url(web.http, "/a b+c%25=ü.safetensors"));
 }
 
-static void write_shards(void)
+TEST(an_index_names_shards_beside_it)
 {
-        struct model *a = model_new(1), *b = model_new(1);
+        static const char index[] =
+                "{\"weight_map\": {\"first.000000\": \"one-1.safetensors\", "
+                "\"first.000001\": \"one-1.safetensors\", \"first.000002\": \"one-1.safetensors\", "
+                "\"second.000000\": \"two 2.safetensors\", \"second.000001\": \"two 2.safetensors\"}}";
+        struct model *a = model_new(1), *b = model_new(1), *whole = model_new(1);
         model_add_many(a, "first", 3, 700000);
         model_add_many(b, "second", 2, 900000);
+        model_add_many(whole, "first", 3, 700000);
+        model_add_many(whole, "second", 2, 900000);
         must(mkdir(suite_path("www/sharded"), 0755));
         model_write(a, suite_path("www/sharded/one-1.safetensors"));
         model_write(b, suite_path("www/sharded/two 2.safetensors"));
-        const char *index = "{\"weight_map\": {\"first.000000\": \"one-1.safetensors\", "
-                            "\"first.000001\": \"one-1.safetensors\", \"first.000002\": \"one-1.safetensors\", "
-                            "\"second.000000\": \"two 2.safetensors\", \"second.000001\": \"two 2.safetensors\"}}";
         suite_file("www/sharded/model.safetensors.index.json", index);
-}
-
-TEST(an_index_names_shards_beside_it)
-{
-        struct model *whole = model_new(1);
-        model_add_many(whole, "first", 3, 700000);
-        model_add_many(whole, "second", 2, 900000);
-        write_shards();
         client_load_equals(client, url(web.http, "/sharded/model.safetensors.index.json"), "sharded", whole);
 }
 

@@ -87,15 +87,6 @@ static bool bytes_arrive(streamer_op *op)
         return streamer_op_wait(op, 0, &progress) == STREAMER_ETIMEOUT && progress.bytes > 0;
 }
 
-/* A block of each request lands, and no more. */
-static streamer_op *begin_without_end(void)
-{
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .bytes = (1 << 20) + 5000});
-        streamer_op *op = client_load_begin(client, at(whole, "/m.safetensors"), "m");
-        AWAIT(bytes_arrive(op));
-        return op;
-}
-
 /* Connections are kept between loads; the server closes them before the next load on the same ports. */
 TEST(a_server_may_close_idle_connections)
 {
@@ -108,7 +99,10 @@ TEST(a_server_may_close_idle_connections)
 /* For longer than its four requests have tries. */
 TEST(a_restarted_server)
 {
-        streamer_op *op = begin_without_end();
+        /* A block of each request lands, and no more. */
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .bytes = (1 << 20) + 5000});
+        streamer_op *op = client_load_begin(client, at(whole, "/m.safetensors"), "m");
+        AWAIT(bytes_arrive(op));
         nginx_stop(&front);
         ck_assert(WITHIN(60000, client_metric(client, "streamerd_retries_total{cause=\"broken\"}") > 5 * TRIES));
         proxy_clear(&proxy);

@@ -54,14 +54,6 @@ static const msgpack_object *next_lease_event(struct wire *w)
         return event;
 }
 
-/* And all earlier frames: the daemon reads no more requests while too much output is queued. */
-static void read_answer(struct wire *w, uint64_t id)
-{
-        do
-                wire_reply(w);
-        while (wire_number(w, "id") != id);
-}
-
 /* It receives both events late, and in order. */
 TEST(a_slow_reader_receives_ready_before_revoked)
 {
@@ -85,7 +77,9 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         ck_assert_ptr_nonnull(object_get(event, "digest"));
         ck_assert(object_str_eq(next_lease_event(&w), "state", "revoked"));
         ck_assert(wire_request(&w, &detach));
-        read_answer(&w, detach.id);
+        do /* all earlier frames, too: the daemon reads no more requests while too much output is queued */
+                wire_reply(&w);
+        while (wire_number(&w, "id") != detach.id);
         client_wait_leases(client, 0);
 }
 

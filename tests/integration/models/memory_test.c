@@ -99,20 +99,15 @@ static const char *ring_pages(void)
         return json_text(client_call(client, "status", NULL), "ring.page_kind");
 }
 
-static void begin_limited(void)
-{
-        fixture_begin((const char *const[]){"--device", "host=256MiB", "--memory-limit", "1MiB", "--block-size", "1MiB",
-                                            NULL});
-        client = client_open(&test_daemon);
-}
-
 #define BEGIN_LIMITED(limit, shown)                                                                                    \
         do {                                                                                                           \
                 if (!have_hugetlb)                                                                                     \
                         SKIP("vm.nr_overcommit_hugepages cannot be set");                                              \
                 if (!hugepages_limit((limit), (shown) ? NULL : suite_path("groups-%d", (int)getpid())))                \
                         SKIP(NO_LIMIT_HERE);                                                                           \
-                begin_limited();                                                                                       \
+                fixture_begin((const char *const[]){"--device", "host=256MiB", "--memory-limit", "1MiB",               \
+                                                    "--block-size", "1MiB", NULL});                                    \
+                client = client_open(&test_daemon);                                                                    \
         } while (0)
 
 static void end_limited(void)
@@ -248,15 +243,6 @@ TEST(a_warm_load_reads_nothing_from_storage)
  * started when work finds none idle, up to 16, and stay. */
 #define THREADS_MOST (1 + 2 * 16 + 1 + 16)
 
-static void load_and_unload(const char *path, uint64_t used)
-{
-        client_load(client, path, "again");
-        streamer_detach(client_attach(client, "again"));
-        client_unload(client, "again");
-        client_load_fails(client, fixture_path("missing.safetensors"), "missing", STREAMER_ENOENT, NULL);
-        client_wait_used(client, used);
-}
-
 /* Thread pools grow at random times, each thread with a stack and a heap, but only once. A leak grows in every stretch.
  */
 TEST(loads_leak_no_memory_descriptor_or_thread, .slow = true)
@@ -267,8 +253,14 @@ TEST(loads_leak_no_memory_descriptor_or_thread, .slow = true)
         unsigned fds = 0;
         for (int stretch = 0; stretch < 6 && least_growth > MIB / 2; stretch++) {
                 memory = fixture_memory();
-                for (int i = 0; i < 20; i++)
-                        load_and_unload(path, used);
+                for (int i = 0; i < 20; i++) {
+                        client_load(client, path, "again");
+                        streamer_detach(client_attach(client, "again"));
+                        client_unload(client, "again");
+                        client_load_fails(client, fixture_path("missing.safetensors"), "missing", STREAMER_ENOENT,
+                                          NULL);
+                        client_wait_used(client, used);
+                }
                 uint64_t after = fixture_memory(), growth = after > memory ? after - memory : 0;
                 if (growth < least_growth)
                         least_growth = growth;

@@ -45,22 +45,16 @@ static void unload_all(void)
         fixture_disconnect();
 }
 
-static const char *own_comm(void)
-{
-        char *comm = file_read("/proc/self/comm", NULL);
-        comm[strcspn(comm, "\n")] = '\0';
-        return comm;
-}
-
 FIXTURE(.all = {begin, fixture_end}, .each = {fill, unload_all});
 
 TEST(a_refused_load_names_the_holders)
 {
         streamer_lease *leases[] = {client_attach(client, "a"), client_attach(client, "c")};
+        char *comm = file_read("/proc/self/comm", NULL);
         client_ok(client, streamer_pin(client, "b", 1), "pin");
         client_load_fails(client, path_of("d"), "d", STREAMER_ENOMEM,
-                          format_text("(ready, 1 lease by 1 process: pid %d uid %u %s)", (int)getpid(),
-                                      (unsigned)getuid(), own_comm()));
+                          format_text("(ready, 1 lease by 1 process: pid %d uid %u %.*s)", (int)getpid(),
+                                      (unsigned)getuid(), (int)strcspn(comm, "\n"), comm));
         client_load_fails(client, path_of("d"), "d", STREAMER_ENOMEM, "(ready, pinned)");
         streamer_detach(leases[0]);
         streamer_detach(leases[1]);

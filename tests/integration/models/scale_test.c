@@ -47,24 +47,18 @@ TEST(a_model_of_100_000_tensors)
         client_unload(client, "many");
 }
 
-/* A folder whose name uses most of the maximum path length. */
-static char *long_folder(void)
-{
-        char *path = fixture_path("long");
-        for (int i = 0; i < 15; i++) {
-                mkdir(path, 0755);
-                path = format_text("%s/%0220d", path, i);
-        }
-        must(mkdir(path, 0755));
-        return path;
-}
-
 /* One reply cannot hold as many generations as clients may lease of one name. */
 TEST(a_list_longer_than_one_reply_is_complete)
 {
         enum { N = 300 };
         static streamer_lease *leases[N];
-        char *path = format_text("%s/many.safetensors", long_folder());
+        char *path = fixture_path("long");
+        for (int i = 0; i < 15; i++) { /* most of the maximum path length */
+                must(mkdir(path, 0755));
+                path = format_text("%s/%0220d", path, i);
+        }
+        must(mkdir(path, 0755));
+        path = format_text("%s/many.safetensors", path);
         struct model *m = model_mixed(3, 1 << 18);
         client = client_open(&test_daemon);
         client_load(client, fixture_write(m, "zebra.safetensors"), "zebra");

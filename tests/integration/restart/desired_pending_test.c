@@ -138,20 +138,13 @@ static char *name_of(size_t i)
         return name;
 }
 
-/* One that hangs, and all resident ones. */
-static void begin_loads(void)
-{
-        for (size_t i = 0; i < LOADS; i++) {
-                char *name = name_of(i), *args = format_text("{\"source\":\"%s\",\"name\":\"%s\"}", silent, name);
-                json_decref(client_call(client, "load", args));
-        }
-}
-
 /* More than a frame holds: all of them, and each once. */
 TEST(a_status_longer_than_a_frame_is_complete)
 {
         await_first();
-        begin_loads();
+        for (size_t i = 0; i < LOADS; i++)
+                json_decref(client_call(client, "load",
+                                        format_text("{\"source\":\"%s\",\"name\":\"%s\"}", silent, name_of(i))));
         json_t *reply = client_call(client, "status", NULL), *loads = json_object_get(reply, "loads");
         ck_assert_uint_eq(json_array_size(loads), 1 + LOADS);
         ck_assert_str_eq(json_text(json_array_get(loads, 0), "name"), "first");

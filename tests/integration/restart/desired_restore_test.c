@@ -103,15 +103,6 @@ TEST(files_are_opened_as_the_loader_of_the_model)
         ck_assert(log_has("ermission denied"));
 }
 
-static void start_with_rule(const char *root)
-{
-        char *text = format_text("devices:\n  - host=64MiB\nroots: [%s]\nstate: %s\naccess:\n  roles:\n"
-                                 "    - {role: load, users: %d, roots: [%s], bytes: 1MiB}\n",
-                                 suite_path("root"), suite_path("state"), NOBODY, root);
-        char *config = suite_file("rules.yaml", text);
-        daemon_start(&d, (const char *const[]){"--config", config, NULL});
-}
-
 TEST(the_current_rule_decides_the_permitted_sources)
 {
         ROOT_ONLY();
@@ -123,7 +114,10 @@ TEST(the_current_rule_decides_the_permitted_sources)
         knew("in", "theirs/in.safetensors", true, NOBODY);
         knew("out", "theirs/out.safetensors", true, NOBODY);
         write_state();
-        start_with_rule(suite_path("root/theirs"));
+        char *text = format_text("devices:\n  - host=64MiB\nroots: [%s]\nstate: %s\naccess:\n  roles:\n"
+                                 "    - {role: load, users: %d, roots: [%s], bytes: 1MiB}\n",
+                                 suite_path("root"), suite_path("state"), NOBODY, suite_path("root/theirs"));
+        daemon_start(&d, (const char *const[]){"--config", suite_file("rules.yaml", text), NULL});
         ck_assert(log_has("restore: m: attempt 1 failed, next in 1.0 s: "));
         ck_assert(log_has("below none of its roots (access.roles[0], "));
         ck_assert(log_has("restore: out: attempt 1 failed, next in 1.0 s: outside the roots"));

@@ -96,15 +96,6 @@ TEST(a_client_is_served_or_gets_no_hello)
 
 static int listener;
 
-static void listen_as_manager(void)
-{
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
-        strcpy(address.sun_path, d.socket);
-        listener = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(listener, (struct sockaddr *)&address, sizeof(address)));
-        must(listen(listener, 16));
-}
-
 static void pass_listener(void)
 {
         static char pid[16];
@@ -119,8 +110,12 @@ TEST(a_client_of_an_activated_daemon_waits_for_the_next_one)
         const char *const flags[] = {"--device", "host=64MiB", "--root", suite_folder(), "--exit-idle", "1ms", NULL};
         struct ctl_running running;
         struct ctl result;
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
         daemon_init(&d, suite_path("d"));
-        listen_as_manager();
+        strcpy(address.sun_path, d.socket);
+        listener = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(listener, (struct sockaddr *)&address, sizeof(address)));
+        must(listen(listener, 16));
         daemon_before = pass_listener;
         daemon_start(&d, flags);
         ck_assert_int_eq(daemon_wait(&d, END_MS), 0);

@@ -61,15 +61,6 @@ static struct attached attach(void)
         return a;
 }
 
-/* Longer than a second: pidfds of shorter processes are not stored. */
-static struct attached attach_for_long(void)
-{
-        AWAIT(has_property("NFileDescriptorStore", A_MODEL));
-        struct attached a = attach();
-        AWAIT(has_property("NFileDescriptorStore", A_MODEL_AND_ITS_USER));
-        return a;
-}
-
 /* Its mapping is valid whether the daemon runs or not. */
 static void is_whole(const struct attached *a)
 {
@@ -91,26 +82,24 @@ static void load_tiny(void)
         SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors");
 }
 
-/* The weights were restored and not read again, because their file is removed. */
-static void serves_without_storage(void)
-{
-        char *out = SHELL(0, "streamerctl verify tiny && streamerctl -o json ps");
-        ck_assert_msg(strstr(out, "\"model\"") != NULL, "the lease is not known: %s", out);
-        struct attached second = attach();
-        is_whole(&second);
-        end_client(&second);
-}
-
 static const char *const ends[] = {"restart", "kill -s KILL"};
 
 TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
 {
         load_tiny();
-        struct attached a = attach_for_long();
+        AWAIT(has_property("NFileDescriptorStore", A_MODEL));
+        struct attached a = attach();
+        /* After more than a second: pidfds of shorter processes are not stored. */
+        AWAIT(has_property("NFileDescriptorStore", A_MODEL_AND_ITS_USER));
         SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl %s streamerd.service", ends[_i]);
         if (_i == 1)
                 AWAIT(has_restarted());
-        serves_without_storage();
+        /* The weights were restored and not read again, because their file is removed. */
+        char *out = SHELL(0, "streamerctl verify tiny && streamerctl -o json ps");
+        ck_assert_msg(strstr(out, "\"model\"") != NULL, "the lease is not known: %s", out);
+        struct attached second = attach();
+        is_whole(&second);
+        end_client(&second);
         is_whole(&a);
         end_client(&a);
         SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors");

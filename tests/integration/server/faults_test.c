@@ -296,13 +296,6 @@ static struct endpoint store; /* of S3, and a Hub */
         "cuda:\n  library: %s\n"                                                                                       \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
-/* SHA256SUMS beside the files, so that a load can verify them. */
-static void sum_files(const char *folder)
-{
-        char *said;
-        ck_assert_int_eq(shell(&said, "cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder), 0);
-}
-
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
 /* The files of the model, as a list of keys, or of a revision's files. */
@@ -529,7 +522,8 @@ static void begin(void)
         model = model_mixed(3, 3 << 20);
         source = fixture_path("victim");
         model_write_sharded(model, source, 2, false);
-        sum_files(source);
+        /* So that a load can verify the files. */
+        ck_assert_int_eq(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", source)), 0);
         copy = fixture_path("copy");
         model_write_sharded(model, copy, 2, false);
         if (nginx_unavailable() == NULL) {
@@ -645,22 +639,6 @@ static void load_persisted(const struct daemon *d)
 }
 
 /* A model that was not persisted is loaded again by the test. */
-static void persist_and_restart(struct manager *m, enum fault_call which, uint64_t nth)
-{
-        manager_start(m);
-        fault_arm(which, nth);
-        load_persisted(&m->d);
-        streamer_client *c = client_open(&m->d);
-        client_unload(c, "kept");
-        client_load(c, source, "kept");
-        streamer_close(c);
-        manager_kill(m);
-        manager_start(m);
-        ck_assert_msg(fault_disarm() || nth > 0, "%s did not fail", fault_name(which));
-        load_persisted(&m->d);
-        manager_stop(m);
-}
-
 TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_store), .slow = true)
 {
         struct manager m;
@@ -669,8 +647,20 @@ TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_store), .slow = true)
         faults_show();
         manager_init(&m, suite_path("manager"), MANAGER_FDS,
                      (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), NULL});
-        for (uint64_t nth = 0; nth < 3; nth++)
-                persist_and_restart(&m, of_store[_i], nth);
+        for (uint64_t nth = 0; nth < 3; nth++) {
+                manager_start(&m);
+                fault_arm(of_store[_i], nth);
+                load_persisted(&m.d);
+                streamer_client *c = client_open(&m.d);
+                client_unload(c, "kept");
+                client_load(c, source, "kept");
+                streamer_close(c);
+                manager_kill(&m);
+                manager_start(&m);
+                ck_assert_msg(fault_disarm() || nth > 0, "%s did not fail", fault_name(of_store[_i]));
+                load_persisted(&m.d);
+                manager_stop(&m);
+        }
         faults_hide();
         manager_deinit(&m);
 }

@@ -73,15 +73,6 @@ static void detach(struct wire *w)
         ck_assert(wire_read(w));
 }
 
-static void read_all(void)
-{
-        for (size_t i = 0; i < n; i++) {
-                wire_read_ok(&many[i]);
-                if (attaches(i))
-                        detach(&many[i]);
-        }
-}
-
 FIXTURE(.all = {begin, fixture_end}, .each = {connect_all, NULL}); /* leases end with each process */
 
 TEST(connections_in_great_number)
@@ -89,7 +80,11 @@ TEST(connections_in_great_number)
         ck_assert_uint_ge(process_fds(test_daemon.pid) + 16, fds_before + n);
         ask_all();
         client_equals(client, "witness", fixture_witness);
-        read_all();
+        for (size_t i = 0; i < n; i++) {
+                wire_read_ok(&many[i]);
+                if (attaches(i))
+                        detach(&many[i]);
+        }
         for (size_t i = 0; i < n; i++)
                 wire_close(&many[i]);
         client_wait_leases(client, 0);

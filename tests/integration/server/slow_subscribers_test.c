@@ -16,23 +16,6 @@ static void begin(void)
         fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
 }
 
-static struct wire *open_subscribers(void)
-{
-        struct wire *many = must_alloc(SUBSCRIBERS * sizeof(*many));
-        for (size_t i = 0; i < SUBSCRIBERS; i++) {
-                wire_connect(&many[i], &test_daemon);
-                ck_assert(wire_verb(&many[i], "subscribe", 2, NULL, NULL));
-                ck_assert(wire_read(&many[i]));
-        }
-        return many;
-}
-
-static void close_subscribers(struct wire *many)
-{
-        for (size_t i = 0; i < SUBSCRIBERS; i++)
-                wire_close(&many[i]);
-}
-
 static char name[NAME_SIZE + 1];
 static char *paths[SOURCES];
 
@@ -93,14 +76,19 @@ FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnec
 /* One event at most waits for each client that does not read. */
 TEST(subscribers_that_do_not_read_take_little_memory)
 {
+        static struct wire many[SUBSCRIBERS];
         fail_loads(LOADS / 4); /* all threads and heaps exist */
-        struct wire *many = open_subscribers();
+        for (size_t i = 0; i < SUBSCRIBERS; i++) {
+                wire_connect(&many[i], &test_daemon);
+                ck_assert(wire_verb(&many[i], "subscribe", 2, NULL, NULL));
+                ck_assert(wire_read(&many[i]));
+        }
         uint64_t before = fixture_memory();
-
         fail_loads(LOADS);
         fixture_serves();
         ck_assert_uint_lt(fixture_memory(), before + (16 << 20));
-        close_subscribers(many);
+        for (size_t i = 0; i < SUBSCRIBERS; i++)
+                wire_close(&many[i]);
 }
 
 /* Without reading meanwhile, it is notified of the latest state, and that others were lost. */
