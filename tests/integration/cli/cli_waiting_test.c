@@ -97,11 +97,8 @@ TEST(list_watch_follows_changes)
 /* It sleeps between two attempts to connect, or has ended. */
 static char state_of(pid_t pid)
 {
-        char *path = format_text("/proc/%d/stat", (int)pid), *stat = file_read(path, NULL), *end = strrchr(stat, ')');
-        char state = end ? end[2] : '?';
-        free(stat);
-        free(path);
-        return state;
+        const char *end = strrchr(file_read(format_text("/proc/%d/stat", (int)pid), NULL), ')');
+        return end ? end[2] : '?';
 }
 
 /* The wait is short, and this process may be slower than that: then it is repeated. */

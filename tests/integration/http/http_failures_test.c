@@ -112,7 +112,6 @@ static unsigned ranges_in_flight(const struct daemon *d)
         unsigned n = 0;
         for (const char *at = log; (at = strstr(at, line)) != NULL;)
                 n = (unsigned)strtoul(at += strlen(line), NULL, 10);
-        free(log);
         return n;
 }
 

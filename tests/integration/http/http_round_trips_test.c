@@ -192,7 +192,6 @@ static bool hedges_are_logged(void)
         unsigned n = 0;
         for (const char *at = log; (at = strstr(at, line)) != NULL; at += strlen(line))
                 n++;
-        free(log);
         return n >= proxy_asked_again(&proxy, 0);
 }
 
