@@ -35,10 +35,22 @@ void read_fixture_watch(void)
         pthread_mutex_unlock(&reader.mutex);
 }
 
+/* Each is subtracted after its job's end is posted. */
+static bool no_engine_has_jobs(void)
+{
+        unsigned jobs = 0;
+        lock_scope(&reader.mutex);
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                jobs += reader.engines[i].jobs;
+        return jobs == 0;
+}
+
 void read_fixture_reader_end(void)
 {
-        if (running)
+        if (running) {
+                AWAIT(no_engine_has_jobs());
                 ck_assert(reader_deinit(&reader, now_ns() + 20 * SECOND));
+        }
         running = false;
         /* A joined thread may be listed for a moment. */
         AWAIT(threads_named("reader") == 0);

@@ -8,6 +8,7 @@
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 /* Until the next ones. */
@@ -133,6 +134,18 @@ TEST(a_digest_alone_names_a_model)
         streamer_detach(lease);
         streamer_detach(same);
         client_unload(client, "digest");
+}
+
+TEST(closed_clients_and_leases_leave_no_memory)
+{
+        size_t used = 0;
+        for (int i = 0; i < 200; i++) {
+                streamer_client *c = client_open(&test_daemon);
+                streamer_detach(client_attach(c, "witness"));
+                streamer_close(c);
+                used = i < 100 ? mallinfo2().uordblks : used;
+        }
+        ck_assert_uint_le(mallinfo2().uordblks, used + 4096);
 }
 
 /* ---- while it loads ---- */

@@ -263,6 +263,20 @@ TEST(a_resident_replica_gets_its_restored_pin)
         snapshot_deinit(&state);
 }
 
+/* Another model has their name on one of the devices. */
+TEST(ranks_are_loaded_together)
+{
+        struct watched w;
+        struct model_record *m = knew("m", ranks_folder(2), TWO_DEVICES);
+        m->ranks = true;
+        m->pattern = strdup(RANKS);
+        start_on(&w, small_file("small.safetensors", 1), ON("uuid-1"), NULL);
+        core_until(w.ended);
+        restart();
+        try_once();
+        ck_assert(ready_on(1)->n_ranks == 2 && ready_on(2)->n_ranks == 2);
+}
+
 /* A resident replica does not remove the others from the snapshot. */
 TEST(a_desired_replica_is_stored_beside_a_resident_one)
 {
