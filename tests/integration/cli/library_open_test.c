@@ -136,12 +136,19 @@ TEST(a_digest_alone_names_a_model)
         client_unload(client, "digest");
 }
 
-TEST(closed_clients_and_leases_leave_no_memory)
+TEST(closed_clients_leave_no_memory)
 {
+        const char *source = fixture_write(model_mixed(85, 1 << 12), "small.safetensors");
         size_t used = 0;
+        char *event;
         for (int i = 0; i < 200; i++) {
                 streamer_client *c = client_open(&test_daemon);
-                streamer_detach(client_attach(c, "witness"));
+                client_ok(c, streamer_subscribe(c, NULL), "subscribe");
+                client_load(c, source, "small");
+                streamer_detach(client_attach(c, "small"));
+                client_unload(c, "small");
+                client_ok(c, streamer_event_next(c, 10000, &event), "event_next");
+                free(event);
                 streamer_close(c);
                 used = i < 100 ? mallinfo2().uordblks : used;
         }
