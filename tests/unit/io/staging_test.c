@@ -26,16 +26,6 @@ TEST(the_ring_has_as_many_slots_as_fit_the_limit)
         ck_assert_ptr_null(staging_get(&ring, NUMA_ANYWHERE));
 }
 
-TEST(the_smallest_ring_has_one_slot)
-{
-        begin(1);
-        unsigned char *slot = staging_get(&ring, NUMA_ANYWHERE);
-        ck_assert_ptr_nonnull(slot);
-        ck_assert_ptr_null(staging_get(&ring, NUMA_ANYWHERE));
-        staging_put(&ring, slot);
-        ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), slot);
-}
-
 TEST(the_slot_used_last_is_used_next)
 {
         begin(3 * BLOCK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames: splitting a stream, invalid lengths, growing and shrinking buffers, descriptors.
+ * Frames: splitting a stream, growing and shrinking buffers, descriptors.
  */
 #include "proto/frame.h"
 #include "tests/lib/suite.h"
@@ -76,21 +76,6 @@ TEST(the_next_frame_may_begin_in_the_same_bytes)
         ck_assert(frame_reader_partial(&r));
         add("\0\1c", 3);
         NEXT_IS("c");
-}
-
-TEST(length_0_is_refused)
-{
-        add_header(0);
-        ck_assert_int_eq(next(), -1);
-}
-
-TEST(a_length_over_the_limit_is_refused_with_an_error)
-{
-        const void *data;
-        size_t len;
-        add_header(FRAME_MAX + 1);
-        ck_assert_int_eq(frame_reader_next(&r, &data, &len), -1);
-        ck_assert_uint_eq(len, FRAME_MAX + 1);
 }
 
 TEST(the_largest_frame_passes_and_its_memory_is_freed)

@@ -90,13 +90,6 @@ TEST(reserved_pages_are_not_used)
         fill(10 * MiB);
 }
 
-TEST(the_prefaulted_size_is_at_most_half_of_the_free_memory)
-{
-        BEGIN_MODEST(GiB);
-        pool_has(MANAGED_FREE + 40 * MiB, 0);
-        fill(40 * MiB);
-}
-
 TEST(the_prefaulted_size_is_bounded_by_the_budget)
 {
         BEGIN_MODEST(20 * MiB);
