@@ -319,6 +319,5 @@ TEST(every_offered_word_is_a_valid_value)
                      settings[i].flag != NULL && word != NULL && *word != NULL; word++) {
                         char *flag = format_text("--%s=%s", settings[i].flag, *word);
                         ck_assert_msg(LOAD("--root", "/", "--device", "cuda:7", flag) == 0, "%s", error.text);
-                        config_deinit(&config);
                 }
 }

@@ -391,10 +391,8 @@ TEST(a_rules_root_must_be_below_a_root_of_the_daemon)
         char *argv[] = {(char[]){"streamerd"}, (char[]){"--config"}, path, (char[]){"--device=host"},
                         (char[]){"--root=/srv/"}};
         file_write(path, yaml, strlen(yaml));
-        ck_assert_int_eq(config_load(&config, ARRAY_SIZE(argv), argv, &error), STREAMER_EINVAL);
-        ck_assert_msg(
-                strstr(error.text, ":1: access.roles[0].roots: /elsewhere is below none of the daemon's own roots"),
-                "%s", error.text);
+        FAILS_WITH(error, config_load(&config, ARRAY_SIZE(argv), argv, &error), STREAMER_EINVAL,
+                   ":1: access.roles[0].roots: /elsewhere is below none of the daemon's own roots");
 }
 
 /* ---- which changes require a restart ---- */

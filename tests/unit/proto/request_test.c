@@ -63,7 +63,6 @@ TEST(a_request_survives_the_wire)
         ck_assert(request.u.load.dry_run);
         ck_assert(!request.u.load.watch);
         ck_assert_ptr_null(request.u.load.verify);
-        request_deinit(&request);
 }
 
 TEST(every_verb_is_encoded_with_its_required_fields)

@@ -34,7 +34,6 @@ TEST(a_field_of_the_key_is_read)
         ck_assert_int_eq(read_pair(&published, PUBLISHED_KEY "torch", "2.6.0"), 0);
         ck_assert_uint_eq(published->n_key, 1);
         ck_assert_str_eq(published->key[0], "torch=2.6.0");
-        published_free(published);
 }
 
 TEST(the_digest_of_the_base_is_read)

@@ -95,7 +95,6 @@ TEST(an_unanswered_name_lookup_does_not_delay_shutdown)
         ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
         pthread_join(thread, NULL);
         http_reuse_end();
-        http_fetch_deinit(&fetch);
         pthread_mutex_lock(&mutex);
         known = true;
         pthread_cond_broadcast(&changed);
@@ -263,9 +262,8 @@ TEST(a_request_waits_for_its_credentials_until_the_stall_limit)
         hasty.tries = 1;
         ck_assert_int_eq(http_new(&impatient, &hasty, &error), 0);
         fetch.request.url = serve(answer_anything);
-        ck_assert_int_eq(http_fetch(impatient, &fetch, 1, &error), STREAMER_EFAILED);
-        ck_assert_msg(strstr(error.text, "no byte for 0.3 s, no credentials yet (the-object)") != NULL, "%s",
-                      error.text);
+        FAILS_WITH(error, http_fetch(impatient, &fetch, 1, &error), STREAMER_EFAILED,
+                   "no byte for 0.3 s, no credentials yet (the-object)");
         ck_assert_uint_eq(endpoint.requests, 0);
         http_free(impatient);
 }
@@ -303,11 +301,7 @@ static int fetch_with(char *token_file, const char *then)
         for (int i = 0; i < 3; i++)
                 fetches[i] = (struct http_fetch){.request = {.url = endpoint.url, .shown = "x", .access = access},
                                                  .max_body = 10};
-        int r = http_fetch(http, fetches, 3, &error);
-        for (int i = 0; i < 3; i++)
-                http_fetch_deinit(&fetches[i]);
-        http_access_unref(access);
-        return r;
+        return http_fetch(http, fetches, 3, &error);
 }
 
 /* In the second row the file is truncated and not yet rewritten when the server rejects the old token. */

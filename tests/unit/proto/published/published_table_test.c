@@ -72,7 +72,6 @@ TEST(what_is_written_is_read)
         ck_assert_uint_eq(read->alias, 9);
         ck_assert_uint_eq(published_storage(&view, 1)->offset, 1024);
         ck_assert_str_eq(view.strings + published_attribute(&view, 0)->value_off, "0.5");
-        published_writer_deinit(&writer);
 }
 
 TEST(an_empty_table_is_valid)

@@ -141,7 +141,6 @@ static int record_fd(const char *bytes, size_t size)
         int fd = -1;
         msgpack_sbuffer details = details_of(bytes, size);
         ck_assert_int_eq(commit_record_write(&details, &manifest, &fd, &error), 0);
-        table_drop(&manifest);
         return fd;
 }
 
@@ -149,7 +148,6 @@ static void refused(int fd, const char *text)
 {
         struct commit_record record;
         FAILS_SAYING(error, commit_record_open_consume_fd(&record, fd, &error), STREAMER_ECORRUPT, text);
-        commit_record_deinit(&record);
 }
 
 /* Under another number: the manifest is that of the old one. */
@@ -181,5 +179,4 @@ TEST(a_commit_record_that_cannot_be_written_is_an_error)
         int r = commit_record_write(&details, &manifest, &fd, &error);
         must(setrlimit(RLIMIT_NOFILE, &limit));
         FAILS_SAYING(error, r, STREAMER_ENOMEM, "the record of a model: Too many open files");
-        table_drop(&manifest);
 }

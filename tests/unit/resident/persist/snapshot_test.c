@@ -117,7 +117,6 @@ static void is_saved(void)
         struct snapshot state;
         ck_assert_int_eq(snapshot_load(&state, folder, &error), 0);
         check(&state);
-        snapshot_deinit(&state);
 }
 
 /* Of no use is what an interrupted write has left. */

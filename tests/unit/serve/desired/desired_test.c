@@ -260,7 +260,6 @@ TEST(a_resident_replica_gets_its_restored_pin)
         ck_assert_uint_eq(state.models[0].n_devices, 2);
         ck_assert_str_eq(state.models[0].devices[0].uuid, "uuid-1");
         ck_assert(!state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
-        snapshot_deinit(&state);
 }
 
 /* Another model has their name on one of the devices. */
@@ -289,7 +288,6 @@ TEST(a_desired_replica_is_stored_beside_a_resident_one)
         ck_assert_uint_eq(state.n, 1);
         ck_assert_uint_eq(state.models[0].n_devices, 2);
         ck_assert(state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
-        snapshot_deinit(&state);
         others[1].fail_alloc = 0;
 }
 

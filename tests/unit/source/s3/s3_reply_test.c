@@ -19,7 +19,6 @@ static char *elements(const char *text, size_t size)
                 seen = format_text("%s%u %s:%s ", seen, xml.elements[i].depth, xml.elements[i].name,
                                    xml.elements[i].text);
         seen = format_text("%s%s%s", seen, xml.why == NULL ? "." : "!", xml.why ?: "");
-        xml_deinit(&xml);
         return seen;
 }
 
