@@ -168,7 +168,9 @@ TEST(a_mapped_descriptor_outlives_the_daemon)
 {
         export_memory(0, true);
         assert_map(&handle_kind_cuda_vmm_fd, &mapping);
-        exporter_stop(&exporter);
+        close(exporter.socket);
+        close(exporter.fd);
+        must(waitpid(exporter.pid, NULL, 0));
         assert_bytes(&mapping, 0);
         unmap(&mapping);
 }

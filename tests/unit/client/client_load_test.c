@@ -196,28 +196,24 @@ TEST(a_missing_or_ambiguous_hub_id_is_refused)
         ck_assert_int_eq(resolve("org/name@"), STREAMER_EINVAL);
 }
 
+/* Where it is, by a variable that precedes those before it. */
+static const char *const places[][2] = {{"HOME", "home"},
+                                        {"XDG_CACHE_HOME", "home/.cache"},
+                                        {"HF_HOME", "home/.cache/huggingface"},
+                                        {"HUGGINGFACE_HUB_CACHE", "home/.cache/huggingface/hub"}};
+
 TEST(the_cache_is_found_as_the_hub_tools_find_it)
 {
-        char *cache = make_cache("hub3");
-        char *want = format_text("%s/models--org--name/snapshots/abcd1111", cache);
-        file_put(suite_folder(), "home/.cache/huggingface/f", "");
-        must(symlink(cache, suite_path("home/.cache/huggingface/hub")));
+        char *cache = make_cache(places[3][1]), *want = format_text("%s/models--org--name/snapshots/abcd1111", cache);
         unsetenv("HF_HUB_CACHE");
-        unsetenv("HUGGINGFACE_HUB_CACHE");
-        unsetenv("HF_HOME");
-        unsetenv("XDG_CACHE_HOME");
-        setenv("HOME", suite_path("home"), 1);
-        const char *tail = "models--org--name/snapshots/abcd1111";
-        sent_is("org/name", suite_path("home/.cache/huggingface/hub/%s", tail));
-        setenv("XDG_CACHE_HOME", suite_path("home/.cache"), 1);
-        setenv("HOME", "/nowhere", 1);
-        sent_is("org/name", suite_path("home/.cache/huggingface/hub/%s", tail));
-        setenv("HF_HOME", suite_path("home/.cache/huggingface"), 1);
-        setenv("XDG_CACHE_HOME", "/nowhere", 1);
-        sent_is("org/name", suite_path("home/.cache/huggingface/hub/%s", tail));
-        setenv("HUGGINGFACE_HUB_CACHE", cache, 1);
-        setenv("HF_HOME", "/nowhere", 1);
-        sent_is("org/name", want);
+        for (int i = 0; i < 4; i++)
+                unsetenv(places[i][0]);
+        for (int i = 0; i < 4; i++) {
+                setenv(places[i][0], suite_path("%s", places[i][1]), 1);
+                sent_is("org/name", want);
+                if (i < 3)
+                        setenv(places[i][0], "/nowhere", 1);
+        }
         setenv("HF_HUB_CACHE", "/nowhere", 1);
         ck_assert_int_eq(resolve("org/name"), STREAMER_ENOENT);
 }

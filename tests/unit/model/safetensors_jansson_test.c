@@ -90,26 +90,17 @@ static void damage(struct sample *m)
                                             "[]",   "{}",      "01", "1.0",      "\\u",  "9223372036854775807",
                                             "F32",  "\\ud800", "\\", ",,",       "\"\"", "\"dtype\":\"U8\","};
         size_t at = draw_below(&state, m->size + 1), len = 1 + draw_below(&state, 12);
-        switch (draw_below(&state, 6)) {
-        case 0:
-                splice(m, at, 1, &bytes[draw_below(&state, sizeof(bytes) - 1)], 1);
-                break;
-        case 1:
-                splice(m, at, 0, &bytes[draw_below(&state, sizeof(bytes) - 1)], 1);
-                break;
-        case 2:
+        uint64_t kind = draw_below(&state, 6);
+        if (kind < 2) /* in the place of a byte, or before it */
+                splice(m, at, kind == 0, &bytes[draw_below(&state, sizeof(bytes) - 1)], 1);
+        else if (kind == 2)
                 splice(m, at, len, "", 0);
-                break;
-        case 3:
-                if (at + len <= m->size)
-                        splice(m, draw_below(&state, m->size + 1), 0, m->s + at, len);
-                break;
-        case 4:
+        else if (kind == 3 && at + len <= m->size)
+                splice(m, draw_below(&state, m->size + 1), 0, m->s + at, len);
+        else if (kind == 4)
                 splice(m, at, draw_below(&state, 3), words[len], strlen(words[len]));
-                break;
-        default:
+        else if (kind == 5)
                 m->data += draw_below(&state, 2) ? 1 : 0;
-        }
 }
 
 /* ---- the rules on jansson's tree ---- */

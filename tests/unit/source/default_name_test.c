@@ -26,11 +26,6 @@ static char *named(const char *source, const char *named_after)
         return name;
 }
 
-static const char *last_folder(void)
-{
-        return strrchr(suite_folder(), '/') + 1;
-}
-
 CORE_FIXTURE(load_fixture_begin, load_fixture_end);
 
 TEST(sources_of_one_last_component_have_different_names)
@@ -138,11 +133,9 @@ TEST(names_that_are_all_in_use_are_numbered)
 TEST(the_path_is_used_to_its_root)
 {
         char *a = file_in("a", 1), *b = file_in("b", 2);
-        const char *folder = last_folder();
         load_ready(a, "model");
         load_ready(a, "b/model");
-        char *want = format_text("%s/b/model", folder);
-        ck_assert_str_eq(named(b, NULL), want);
+        ck_assert_str_eq(named(b, NULL), format_text("%s/b/model", strrchr(suite_folder(), '/') + 1));
 }
 
 TEST(a_source_that_has_no_name_is_refused)

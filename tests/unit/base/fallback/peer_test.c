@@ -20,11 +20,6 @@
 #define STRANGER 4711
 #define PIDFS 0x50494446 /* pidfds of processes differ from Linux 6.9 on */
 
-static uint64_t ticks_of(uint64_t ns)
-{
-        return ns / (SECOND / (uint64_t)sysconf(_SC_CLK_TCK));
-}
-
 /* A tree in which process 4711 has this line; its root. */
 static char *tree_with(const char *line)
 {
@@ -79,7 +74,7 @@ static bool has_ended(int pidfd)
 
 TEST(start_times_are_compared_in_clock_ticks)
 {
-        const char *root = tree_with(stat_line("streamer", ticks_of(5 * SECOND)));
+        const char *root = tree_with(stat_line("streamer", 5 * (uint64_t)sysconf(_SC_CLK_TCK)));
         ck_assert(began_by(root, STRANGER, 6 * SECOND));
         ck_assert(began_by(root, STRANGER, 5 * SECOND)); /* connected in the tick that it began in */
         ck_assert(!began_by(root, STRANGER, 5 * SECOND - 1));

@@ -4,10 +4,10 @@
  */
 #include "daemon/io/http/transfer.h"
 
+#include "tests/lib/ports.h"
 #include "tests/lib/suite.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #define LONG_MS 20000u
@@ -80,16 +80,13 @@ TEST(the_end_of_a_transfer_ends_the_wait)
 {
         static const char answer[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
         const struct http_opts opts = {.connect_timeout_ns = 60000000000, .stall_ns = 60000000000, .tries = 1};
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof(at);
         struct error error;
+        unsigned port;
         struct http_transfer t = {.buffer_size = 65536, .bytes = no_bytes, .done = on_done};
-        int listener = must(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-        must(bind(listener, (struct sockaddr *)&at, len));
-        must(getsockname(listener, (struct sockaddr *)&at, &len));
-        must(listen(listener, 1));
+        int listener = listen_on_loopback(1, &port);
+        must(fcntl(listener, F_SETFL, O_NONBLOCK));
         ck_assert_int_eq(http_new(&t.http, &opts, &error), 0);
-        t.request = (struct http_request){.url = format_text("http://127.0.0.1:%u/", ntohs(at.sin_port)), .shown = "x"};
+        t.request = (struct http_request){.url = format_text("http://127.0.0.1:%u/", port), .shown = "x"};
         http_loop_add(&loop, &t, NULL);
         int fd = take_request(listener);
         must((int)write(fd, answer, sizeof(answer) - 1));

@@ -218,10 +218,8 @@ TEST(a_job_that_fails_in_many_threads_ends_once)
 /* Blocks that no thread has started count as in flight. */
 static unsigned free_slots(void)
 {
-        pthread_mutex_lock(&reader.mutex);
-        unsigned n = reader.staging.n_free;
-        pthread_mutex_unlock(&reader.mutex);
-        return n;
+        lock_scope(&reader.mutex);
+        return reader.staging.n_free;
 }
 
 TEST(a_failed_job_does_not_affect_later_ones)
@@ -261,10 +259,8 @@ TEST(dropping_a_target_fails_its_job)
 
 static bool all_is_read(void)
 {
-        pthread_mutex_lock(&reader.mutex);
-        bool read = list_empty(&reader.jobs);
-        pthread_mutex_unlock(&reader.mutex);
-        return read;
+        lock_scope(&reader.mutex);
+        return list_empty(&reader.jobs);
 }
 
 TEST(a_target_dropped_after_the_last_read_has_no_copy_in_flight)

@@ -21,12 +21,6 @@ static int parse(const char *text)
         return aws_config_parse_consume(&config, AWS_CREDENTIALS, copy, "FILE", &error);
 }
 
-static const char *get(const char *section, const char *key)
-{
-        config.profile = format_text("%s", section);
-        return aws_config_get(&config, key) ?: "(none)";
-}
-
 /* ---- one file ---- */
 
 static const struct {
@@ -60,7 +54,8 @@ static const struct {
 TEST(a_line_is_read, EACH(lines))
 {
         ck_assert_msg(parse(lines[_i].text) == 0, "%s", error.text);
-        ck_assert_str_eq(get(lines[_i].section, lines[_i].key), lines[_i].value);
+        config.profile = format_text("%s", lines[_i].section);
+        ck_assert_str_eq(aws_config_get(&config, lines[_i].key) ?: "(none)", lines[_i].value);
 }
 
 static const struct {
@@ -209,7 +204,6 @@ TEST(keys_from_xml)
         ck_assert_int_eq(aws_keys_parse_xml(&keys, text, strlen(text), "TEST", &error), 1);
         ck_assert_str_eq(keys.secret, "S");
         ck_assert_int_eq(keys.expires, 1930046400);
-        aws_keys_deinit(&keys);
         char cut[] = "<R><SecretAccessKey>thesecret</SecretAccessKey>";
         ck_assert_int_eq(aws_keys_parse_xml(&keys, cut, strlen(cut), "TEST", &error), STREAMER_EFAILED);
         ck_assert_msg(strncmp(error.text, "the answer is not valid XML: ", 29) == 0, "%s", error.text);
