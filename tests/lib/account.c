@@ -41,19 +41,9 @@ static bool is_tcp(pid_t pid, const char *fd)
 
 /* Threads for blocking calls, which start when all others are busy; and for web servers, which start at the first load
  * from one, each with the descriptors of its loop. */
-static const char *const pool_threads[] = {"worker", "network"};
-
-static const struct {
-        const char *name;
-        uint64_t n;
-} of_network_thread[] = {{"fd anon_inode:[eventfd]", 1}, {"fd socket:[]", 2}};
-
 static bool is_of_pool(const char *comm)
 {
-        for (size_t i = 0; i < sizeof(pool_threads) / sizeof(pool_threads[0]); i++)
-                if (strcmp(comm, pool_threads[i]) == 0)
-                        return true;
-        return false;
+        return strcmp(comm, "worker") == 0 || strcmp(comm, "network") == 0;
 }
 
 /* Where the machine has set huge pages aside, the daemon prepares memory while nothing is loaded. */
@@ -107,10 +97,10 @@ static void add_threads(struct lines *lines, pid_t pid)
                         cleanup_free char *name = format_text("thread %s", comm);
                         if (!is_of_pool(comm))
                                 add(lines, name, 1);
-                        for (size_t i = 0; strcmp(comm, "network") == 0 &&
-                                           i < sizeof(of_network_thread) / sizeof(of_network_thread[0]);
-                             i++)
-                                add(lines, of_network_thread[i].name, -of_network_thread[i].n);
+                        if (strcmp(comm, "network") == 0) {
+                                add(lines, "fd anon_inode:[eventfd]", -UINT64_C(1));
+                                add(lines, "fd socket:[]", -UINT64_C(2));
+                        }
                 }
                 if (f)
                         fclose(f);
@@ -123,9 +113,8 @@ static void add_reply(struct lines *lines, streamer_client *c)
 {
         json_t *reply = client_call(c, "status", NULL), *device;
         for (size_t i = 0; (device = json_array_get(json_object_get(reply, "devices"), i)); i++) {
-                char *name = format_text("bytes of %s", json_text(device, "device"));
+                cleanup_free char *name = format_text("bytes of %s", json_text(device, "device"));
                 add(lines, name, json_number(device, "used"));
-                free(name);
                 if (json_number(device, "prefaulted") > 0)
                         add(lines, prefaulted, -UINT64_C(1));
         }
@@ -196,13 +185,12 @@ static char *lines_only_in(const char *text, const char *other)
         char *found = format_text("%s", "");
         for (const char *line = text; *line;) {
                 size_t len = strcspn(line, "\n") + 1;
-                char *one = format_text("%.*s", (int)len, line);
+                cleanup_free char *one = format_text("%.*s", (int)len, line);
                 if (!strstr(other, one)) {
                         char *more = format_text("%s  %s", found, one);
                         free(found);
                         found = more;
                 }
-                free(one);
                 line += len;
         }
         return found;

@@ -19,10 +19,8 @@ static pid_t owner, cleaner;
 
 static void clean_up(const struct task *t)
 {
-        if (!t->value[0]) {
-                folder_remove(t->path);
-                return;
-        }
+        if (!t->value[0])
+                return folder_remove(t->path);
         int fd = open(t->path, O_WRONLY | O_CLOEXEC);
         if (fd >= 0 && write(fd, t->value, strlen(t->value)) < 0)
                 fprintf(stderr, "%s: %s was not restored: %s\n", t->path, t->value, strerror(errno));

@@ -173,7 +173,7 @@ static int exit_status(int status)
 
 int shell(char **output, const char *format, ...)
 {
-        char *command;
+        cleanup_free char *command = NULL;
         va_list args;
         va_start(args, format);
         must(vasprintf(&command, format, args));
@@ -183,16 +183,13 @@ int shell(char **output, const char *format, ...)
         if (f == NULL)
                 die_errno("%s", command);
         *output = fd_read(fileno(f), NULL);
-        free(command);
         return exit_status(pclose(f));
 }
 
 bool command_exists(const char *program)
 {
-        char *path;
-        bool exists = shell(&path, "command -v %s", program) == 0;
-        free(path);
-        return exists;
+        cleanup_free char *path = NULL;
+        return shell(&path, "command -v %s", program) == 0;
 }
 
 /* ---- time ---- */

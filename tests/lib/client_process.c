@@ -106,11 +106,10 @@ static void attach(streamer_client *c, struct slot_lease *held, const struct req
         answer->generation = streamer_generation(held->lease);
         if (request->verb == ATTACH_LOADING)
                 answer->result = check_arriving(held, answer);
-        if (answer->result == 0) {
+        if (answer->result == 0)
                 check_contents(held, answer);
-        } else {
+        else
                 detach(c, held);
-        }
 }
 
 static void recheck(const struct slot_lease *held, unsigned slot, struct client_answer *answer)
@@ -133,12 +132,10 @@ static void run_request(streamer_client *c, struct slot_lease *held, const struc
         switch (request->verb) {
         case ATTACH:
         case ATTACH_LOADING:
-                attach(c, &held[request->slot], request, answer);
-                break;
+                return attach(c, &held[request->slot], request, answer);
         case DETACH:
                 check_contents(&held[request->slot], answer);
-                detach(c, &held[request->slot]);
-                break;
+                return detach(c, &held[request->slot]);
         case RECHECK:
                 for (unsigned i = 0; i < CLIENT_SLOTS; i++)
                         recheck(&held[i], i, answer);

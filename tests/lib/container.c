@@ -63,11 +63,8 @@ static bool is_up(struct container *boot)
         }
         if (boot->init == 0)
                 return false;
-        char *out;
-        int r = container_shell(boot, &out, "systemctl is-system-running");
-        bool up = r == 0 || strstr(out, "degraded") != NULL;
-        free(out);
-        return up;
+        cleanup_free char *out = NULL;
+        return container_shell(boot, &out, "systemctl is-system-running") == 0 || strstr(out, "degraded") != NULL;
 }
 
 /* Held until this program exits. Containers started from one cgroup share it, and each PID 1 takes over all cgroups and
@@ -124,7 +121,7 @@ static _Noreturn void exec_shell(const struct container *boot, const char *scrip
 
 int container_shell(const struct container *boot, char **out, const char *format, ...)
 {
-        char *script = NULL;
+        cleanup_free char *script = NULL;
         int fds[2];
         va_list args;
         va_start(args, format);
@@ -137,6 +134,5 @@ int container_shell(const struct container *boot, char **out, const char *format
         close(fds[1]);
         *out = fd_read(fds[0], NULL);
         close(fds[0]);
-        free(script);
         return child_wait(pid);
 }

@@ -130,11 +130,3 @@ void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm)
         e->socket = sockets[0];
         receive_hello(e);
 }
-
-void exporter_stop(struct exporter *e)
-{
-        close(e->socket);
-        waitpid(e->pid, NULL, 0);
-        if (e->fd >= 0)
-                close(e->fd);
-}

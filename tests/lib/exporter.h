@@ -25,4 +25,3 @@ unsigned char exporter_byte(int ordinal, size_t offset);
 
 /* Allocates memory on the GPU with this ordinal in the current environment; with `vmm`, exports a descriptor. */
 void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm);
-void exporter_stop(struct exporter *e);

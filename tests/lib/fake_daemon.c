@@ -282,12 +282,6 @@ static void greet(struct fake_daemon *f, const char *feature)
 
 /* ---- the conversation ---- */
 
-static void pause_conversation(struct fake_daemon *f)
-{
-        while (sem_wait(&f->turn) < 0)
-                ;
-}
-
 static void say_line(struct fake_daemon *f, const char *line)
 {
         const char *fields = line + 1;
@@ -316,7 +310,8 @@ static void say_line(struct fake_daemon *f, const char *line)
                 else if (strcmp(text, "accept") == 0)
                         accept_connection(f);
                 else if (strcmp(text, "pause") == 0)
-                        pause_conversation(f);
+                        while (sem_wait(&f->turn) < 0)
+                                ;
                 else if (strcmp(text, "end") == 0)
                         ck_assert(!more(f));
                 else if (strcmp(text, "close") == 0 || strcmp(text, "vanish") == 0) {
@@ -332,9 +327,8 @@ void fake_say(struct fake_daemon *f, const char *text)
 {
         while (*text != '\0') {
                 size_t n = strcspn(text, "\n") + 1;
-                char *line = format_text("%.*s", (int)n, text);
+                cleanup_free char *line = format_text("%.*s", (int)n, text);
                 say_line(f, line);
-                free(line);
                 text += n;
         }
         flush(f);

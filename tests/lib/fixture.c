@@ -424,8 +424,7 @@ double client_metric(streamer_client *c, const char *series)
         const char *at = strstr(text, line);
         if (at == NULL)
                 die("no series %s", series);
-        double value = strtod(at + strlen(line), NULL);
-        return value;
+        return strtod(at + strlen(line), NULL);
 }
 
 const char *client_state(streamer_client *c, const char *name)

@@ -82,10 +82,8 @@ static void answer_init(const struct server *s, const struct fuse_in_header *in,
 static void answer_lookup(const struct server *s, const struct fuse_in_header *in, const char *name)
 {
         struct fuse_entry_out out = {.nodeid = FILE_NODE};
-        if (in->nodeid != FUSE_ROOT_ID || strcmp(name, s->name) != 0) {
-                reply(s, in->unique, ENOENT, NULL, 0);
-                return;
-        }
+        if (in->nodeid != FUSE_ROOT_ID || strcmp(name, s->name) != 0)
+                return reply(s, in->unique, ENOENT, NULL, 0);
         fill_attr(s, FILE_NODE, &out.attr);
         reply(s, in->unique, 0, &out, sizeof(out));
 }
@@ -110,20 +108,16 @@ static void answer_readdir(const struct server *s, const struct fuse_in_header *
 
 static void answer_read(const struct server *s, const struct held_read *r)
 {
-        if (r->offset + r->size > s->fail_from) {
-                reply(s, r->unique, EIO, NULL, 0);
-                return;
-        }
+        if (r->offset + r->size > s->fail_from)
+                return reply(s, r->unique, EIO, NULL, 0);
         ssize_t n = pread(s->backing, s->data, r->size < READ_MAX ? r->size : READ_MAX, (off_t)r->offset);
         reply(s, r->unique, n < 0 ? errno : 0, s->data, n < 0 ? 0 : (size_t)n);
 }
 
 static void hold_or_answer(struct server *s, const struct held_read *r)
 {
-        if (r->offset + r->size <= s->hold_from || s->n_held == HELD_MAX) {
-                answer_read(s, r);
-                return;
-        }
+        if (r->offset + r->size <= s->hold_from || s->n_held == HELD_MAX)
+                return answer_read(s, r);
         s->held[s->n_held++] = *r;
         if (write(s->reports, "h", 1) != 1)
                 _exit(1);
@@ -135,9 +129,8 @@ static void interrupt_held(struct server *s, uint64_t unique)
         for (size_t i = 0; i < s->n_held; i++) {
                 if (s->held[i].unique != unique)
                         continue;
-                reply(s, unique, EINTR, NULL, 0);
                 s->held[i] = s->held[--s->n_held];
-                return;
+                return reply(s, unique, EINTR, NULL, 0);
         }
 }
 
@@ -145,41 +138,30 @@ static void handle_request(struct server *s)
 {
         const struct fuse_in_header *in = (const void *)s->request;
         const void *body = in + 1;
+        const struct fuse_read_in *r = body;
+        const struct fuse_interrupt_in *interrupt = body;
         switch (in->opcode) {
         case FUSE_INIT:
-                answer_init(s, in, body);
-                return;
+                return answer_init(s, in, body);
         case FUSE_LOOKUP:
-                answer_lookup(s, in, body);
-                return;
+                return answer_lookup(s, in, body);
         case FUSE_GETATTR:
-                answer_getattr(s, in);
-                return;
+                return answer_getattr(s, in);
         case FUSE_READDIR:
-                answer_readdir(s, in, body);
-                return;
-        case FUSE_READ: {
-                const struct fuse_read_in *r = body;
-                hold_or_answer(s, &(struct held_read){in->unique, r->offset, r->size});
-                return;
-        }
+                return answer_readdir(s, in, body);
+        case FUSE_READ:
+                return hold_or_answer(s, &(struct held_read){in->unique, r->offset, r->size});
         case FUSE_OPEN:
         case FUSE_OPENDIR:
-                reply(s, in->unique, 0, &(struct fuse_open_out){0}, sizeof(struct fuse_open_out));
-                return;
+                return reply(s, in->unique, 0, &(struct fuse_open_out){0}, sizeof(struct fuse_open_out));
         case FUSE_STATFS:
-                reply(s, in->unique, 0, &(struct fuse_statfs_out){0}, sizeof(struct fuse_statfs_out));
-                return;
+                return reply(s, in->unique, 0, &(struct fuse_statfs_out){0}, sizeof(struct fuse_statfs_out));
         case FUSE_RELEASE:
         case FUSE_RELEASEDIR:
         case FUSE_FLUSH:
-                reply(s, in->unique, 0, NULL, 0);
-                return;
-        case FUSE_INTERRUPT: {
-                const struct fuse_interrupt_in *interrupt = body;
-                interrupt_held(s, interrupt->unique);
-                return;
-        }
+                return reply(s, in->unique, 0, NULL, 0);
+        case FUSE_INTERRUPT:
+                return interrupt_held(s, interrupt->unique);
         case FUSE_FORGET:
         case FUSE_BATCH_FORGET:
                 return;
@@ -254,10 +236,9 @@ void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, 
                 die("%s: too long", folder);
         must(unshare(CLONE_NEWNS));
         must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
-        char *options =
+        cleanup_free char *options =
                 format_text("fd=%d,rootmode=40755,user_id=0,group_id=0,allow_other,max_read=%u", s.fuse, READ_MAX);
         must(mount("hang", folder, "fuse.hang", MS_NOSUID | MS_NODEV, options));
-        free(options);
         must(pipe2(commands, O_CLOEXEC));
         must(pipe2(reports, O_CLOEXEC));
         s.commands = commands[0];

@@ -44,9 +44,8 @@ void http_exchange_read_consume_fd(struct http_exchange *exchange, int fd)
 void http_exchange_request(struct http_exchange *exchange, const char *where, const char *method, const char *path)
 {
         int fd = http_exchange_connect(where);
-        char *request = format_text("%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method, path);
+        cleanup_free char *request = format_text("%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method, path);
         must(send(fd, request, strlen(request), MSG_NOSIGNAL));
-        free(request);
         http_exchange_read_consume_fd(exchange, fd);
 }
 

@@ -60,14 +60,12 @@ static void rewrite(struct kills *k, unsigned file)
 {
         uint64_t version = ++k->shared->next_version;
         struct model *m = seeded_model(version);
-        char *path = path_of(k, file), *aside = format_text("%s/aside", k->root);
+        cleanup_free char *path = path_of(k, file), *aside = format_text("%s/aside", k->root);
         model_write(m, aside);
         k->shared->writing[file] = version;
         must(rename(aside, path));
         k->shared->written[file] = version;
         model_free(m);
-        free(path);
-        free(aside);
 }
 
 /* A pin belongs to the name and passes to the next generation; a resident model is shared, with its pin and priority.

@@ -73,8 +73,7 @@ void load_fixture_begin_multi(void)
 /* Of a generation that is not loading; false if none is left. */
 static bool drop_name(void)
 {
-        list_each (pos, &resident.generations) {
-                struct generation *g = container_of(pos, struct generation, link);
+        list_each_item (struct generation, g, &resident.generations, link) {
                 if (g->state == GENERATION_LOADING || list_empty(&g->names))
                         continue;
                 generation_drop_name(g, format_text("%s", generation_name(g)));

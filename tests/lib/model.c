@@ -205,7 +205,7 @@ static void update_tensor(XXH3_state_t *state, const struct model *m, size_t i)
 
 void model_digest(const struct model *m, char hex[33])
 {
-        size_t *order = must_alloc(m->n * sizeof(*order));
+        cleanup_free size_t *order = must_alloc(m->n * sizeof(*order));
         XXH3_state_t *state = XXH3_createState();
         XXH128_canonical_t canonical;
 
@@ -219,5 +219,4 @@ void model_digest(const struct model *m, char hex[33])
         for (int i = 0; i < 16; i++)
                 snprintf(hex + i * 2, 3, "%02x", canonical.digest[i]);
         XXH3_freeState(state);
-        free(order);
 }

@@ -21,25 +21,22 @@ const char *nginx_unavailable(void)
 
 /* ---- certificates ---- */
 
-static void run_shell(const char *command)
-{
-        int status = system(command); /* of our own words and folders */
-        if (status != 0)
-                die("%s: status %d", command, status);
-}
-
 static void make_certificates(struct nginx *n)
 {
         const char *f = n->folder;
-        run_shell(format_text("cd '%s' && exec 2>openssl.log && "
-                              "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 "
-                              "-subj '/CN=a private CA' && "
-                              "openssl req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem "
-                              "-subj '/CN=localhost' && "
-                              "printf 'subjectAltName=DNS:localhost,DNS:weights.example,IP:127.0.0.1' >names && "
-                              "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial "
-                              "-out cert.pem -days 2 -extfile names",
-                              f));
+        char *said;
+        int status = shell(&said,
+                           "cd '%s' && "
+                           "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 "
+                           "-subj '/CN=a private CA' && "
+                           "openssl req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem "
+                           "-subj '/CN=localhost' && "
+                           "printf 'subjectAltName=DNS:localhost,DNS:weights.example,IP:127.0.0.1' >names && "
+                           "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial "
+                           "-out cert.pem -days 2 -extfile names",
+                           f);
+        if (status != 0)
+                die("%s: openssl: status %d: %s", f, status, said);
         if (snprintf(n->ca, sizeof(n->ca), "%s/ca.pem", f) >= (int)sizeof(n->ca))
                 die("%s: too long a path", f);
 }

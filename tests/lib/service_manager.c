@@ -166,16 +166,11 @@ static bool is_ready_or_gone(struct manager *m)
         return has_sent_ready(m) || poll(&exited, 1, 0) > 0;
 }
 
-static void manager_ready(struct manager *m)
-{
-        if (!WITHIN(START_MS, is_ready_or_gone(m)) || !has_sent_ready(m))
-                daemon_die(&m->d, "did not become ready");
-}
-
 void manager_start(struct manager *m)
 {
         manager_spawn(m);
-        manager_ready(m);
+        if (!WITHIN(START_MS, is_ready_or_gone(m)) || !has_sent_ready(m))
+                daemon_die(&m->d, "did not become ready");
 }
 
 void manager_kill(struct manager *m)

@@ -196,16 +196,11 @@ bool terminal_has(const struct terminal *s, const char *text)
         return false;
 }
 
-static bool begins(const struct terminal *s, int line, const char *text)
-{
-        return strncmp(s->cells[line], text, strlen(text)) == 0;
-}
-
 /* On this line; -1: on any. */
 static void await(struct terminal *s, int line, const char *text, bool there)
 {
         uint64_t deadline = clock_ns() + (uint64_t)WAIT_MS * 1000000;
-        while ((line < 0 ? terminal_has(s, text) : begins(s, line, text)) != there) {
+        while ((line < 0 ? terminal_has(s, text) : strncmp(s->cells[line], text, strlen(text)) == 0) != there) {
                 if (!s->over && clock_ns() < deadline) {
                         read_output(s, 100);
                         continue;
