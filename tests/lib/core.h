@@ -34,6 +34,14 @@ void core_settle(void);
 void core_begin(void);
 void core_end(void); /* fails if a handle is still open */
 
+static inline size_t list_length(const struct list *list)
+{
+        size_t n = 0;
+        list_each (node, list)
+                n++;
+        return n;
+}
+
 /* ---- gates ---- */
 
 struct gate {

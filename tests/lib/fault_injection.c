@@ -125,7 +125,8 @@ char *fault_site(const char *program)
 /* "path name name ...: reason" */
 bool fault_is_silent(enum fault_call call, const char *site)
 {
-        char *list = file_read("tests/fault-silent.txt", NULL), *next = list;
+        cleanup_free char *list = file_read("tests/fault-silent.txt", NULL);
+        char *next = list;
         cleanup_free char *name = format_text(" %s ", fault_name(call));
         bool found = false;
         for (char *line; !found && (line = strsep(&next, "\n")) != NULL;) {
@@ -138,7 +139,6 @@ bool fault_is_silent(enum fault_call call, const char *site)
                 cleanup_free char *file = format_text("/%s:", line);
                 found = strstr(site, file) != NULL && strstr(calls, name) != NULL;
         }
-        free(list);
         return found;
 }
 

@@ -11,10 +11,8 @@ const char *const cuda_devices[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
 
 static void set_number(const char *name, unsigned number)
 {
-        char text[16];
-        snprintf(text, sizeof(text), "%u", number);
         if (number > 0)
-                setenv(name, text, 1);
+                setenv(name, format_text("%u", number), 1);
 }
 
 char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const char *name)
@@ -30,7 +28,6 @@ char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const cha
         gpus = fake_state_map(state);
         if (gpus == NULL)
                 die("%s: cannot be made", state);
-        free(state);
         FILE *settings = open_memstream(&text, &size);
         cleanup_free char *library = realpath(runtime, NULL);
         fprintf(settings, "io: {%s}\n%scuda: {library: '%s'%s%s}\ndevices:\n", daemon->io ?: "memory_limit: 64MiB",
@@ -40,7 +37,6 @@ char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const cha
         must(fclose(settings));
         char *config = format_text("%s/%s.yaml", folder, name);
         file_write(config, text, size);
-        free(text);
         return config;
 }
 

@@ -287,27 +287,20 @@ static void start_held_reading(struct watched *w, const char *path)
 
 void load_start_held(struct watched *w, const char *path, enum load_state state)
 {
-        switch (state) {
-        case LOAD_OPENING:
+        if (state == LOAD_OPENING)
                 load_hold_lane(path);
-                load_start(w, path, "m");
-                break;
-        case LOAD_PLANNING:
-                start_held_planning(w, path);
-                break;
-        case LOAD_QUEUED: /* another load has all of the device */
-                reserved = BUDGET;
-                fake.device.used += reserved;
-                load_start(w, path, "m");
-                w->load->request.wait = true;
-                break;
-        case LOAD_ALLOCATING:
+        if (state == LOAD_QUEUED)
+                fake.device.used += reserved = BUDGET; /* another load has all of the device */
+        if (state == LOAD_ALLOCATING)
                 gate_init(&fake.alloc, false);
-                load_start(w, path, "m");
-                break;
-        default:
+        if (state == LOAD_PLANNING)
+                start_held_planning(w, path);
+        else if (state == LOAD_READING || state == LOAD_CHECKING)
                 start_held_reading(w, path);
-        }
+        else
+                load_start(w, path, "m");
+        if (state == LOAD_QUEUED)
+                w->load->request.wait = true;
         if (state == LOAD_CHECKING) {
                 load_hold_lane(path);
                 gate_await(&lane_gate, 1);

@@ -74,10 +74,8 @@ char *wire_frames(const struct request *request, size_t n, size_t *size)
 bool wire_request(struct wire *w, const struct request *request)
 {
         size_t size;
-        char *frame = wire_frames(request, 1, &size);
-        bool sent = wire_send(w, frame, size);
-        free(frame);
-        return sent;
+        cleanup_free char *frame = wire_frames(request, 1, &size);
+        return wire_send(w, frame, size);
 }
 
 bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, const char *value)

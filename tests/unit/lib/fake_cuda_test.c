@@ -35,28 +35,20 @@ static void pipe_begin(struct pipe *p)
 
 static void use_stale(struct pipe *p, int call)
 {
-        switch (call) {
-        case 0:
+        if (call == 0)
                 api->cudaMemcpyAsync(p->device, p->host, sizeof(p->host), CUDA_COPY_HOST_TO_DEVICE, p->stream);
-                break;
-        case 1:
+        else if (call == 1)
                 api->cudaStreamSynchronize(p->stream);
-                break;
-        case 2:
+        else if (call == 2)
                 api->cudaStreamDestroy(p->stream);
-                break;
-        case 3:
+        else if (call == 3)
                 api->cudaEventRecord(p->event, p->stream);
-                break;
-        case 4:
+        else if (call == 4)
                 api->cudaEventQuery(p->event);
-                break;
-        case 5:
+        else if (call == 5)
                 api->cudaEventSynchronize(p->event);
-                break;
-        default:
+        else
                 api->cudaEventDestroy(p->event);
-        }
 }
 
 TEST(streams_and_events_of_a_destroyed_context_abort, .signal = SIGABRT, .to = 7)

@@ -125,24 +125,22 @@ TEST(an_overflowing_number_is_invalid)
         refused(MAKE("r{rank}", 1, "r0000000000", "r4294967296"), "no file's name is like");
 }
 
-TEST(wrong_patterns_are_refused)
+static const struct {
+        const char *pattern, *says;
+} wrong[] = {
+        {"", "must stand in it once"},
+        {"model.safetensors", "must stand in it once"},
+        {"p{part}.safetensors", "must stand in it once"},
+        {"r{rank}r{rank}", "must stand in it once"},
+        {"r{rank}p{part}p{part}", "must stand in it once"},
+        {"r{rank}{part}", "text between"},
+        {"{part}{rank}", "text between"},
+        {"a/r{rank}", "no '/'"},
+};
+
+TEST(wrong_patterns_are_refused, EACH(wrong))
 {
-        static const struct {
-                const char *pattern, *says;
-        } wrong[] = {
-                {"", "must stand in it once"},
-                {"model.safetensors", "must stand in it once"},
-                {"p{part}.safetensors", "must stand in it once"},
-                {"r{rank}r{rank}", "must stand in it once"},
-                {"r{rank}p{part}p{part}", "must stand in it once"},
-                {"r{rank}{part}", "text between"},
-                {"{part}{rank}", "text between"},
-                {"a/r{rank}", "no '/'"},
-        };
-        for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-                ck_assert_int_lt(ranks_check_pattern(wrong[i].pattern, &why), 0);
-                ck_assert_msg(strstr(why.text, wrong[i].says) != NULL, "%s: %s", wrong[i].pattern, why.text);
-        }
+        refused(ranks_check_pattern(wrong[_i].pattern, &why), wrong[_i].says);
 }
 
 /* Untrusted text is quoted and truncated. */

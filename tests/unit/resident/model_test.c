@@ -8,14 +8,6 @@
 #include "daemon/resident/model_set.h"
 #include "daemon/resident/persist/snapshot.h"
 
-static size_t listed(void)
-{
-        size_t n = 0;
-        list_each (pos, &resident.generations)
-                n++;
-        return n;
-}
-
 /* ---- states ---- */
 
 CORE_FIXTURE(begin, end);
@@ -67,7 +59,7 @@ TEST(a_new_generation_takes_over_all_names)
         generation_add_name(new, "b", new->source, 0, NULL);
         generation_add_name(new, "c", new->source, 0, NULL);
         ready(new);
-        core_until(listed() == 1);
+        core_until(list_length(&resident.generations) == 1);
         ck_assert_ptr_eq(resident_ready(&resident, "a"), new);
         ck_assert_ptr_eq(resident_ready(&resident, "b"), new);
         ck_assert_ptr_eq(resident_ready(&resident, "c"), new);
@@ -81,7 +73,7 @@ TEST(an_older_load_that_finishes_later_yields)
         ready(older);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), newer);
         ck_assert_int_eq((int)older->state, (int)GENERATION_DRAINING);
-        core_until(listed() == 1);
+        core_until(list_length(&resident.generations) == 1);
         ck_assert_uint_eq(fakes[0].device.used, 0);
 }
 
@@ -113,7 +105,7 @@ TEST(a_failure_replaces_the_one_before_it)
 {
         failed(loading("m"), "first");
         failed(loading("m"), "second");
-        core_until(listed() == 1);
+        core_until(list_length(&resident.generations) == 1);
         ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, "second");
 }
 
@@ -125,7 +117,7 @@ TEST(the_list_of_failed_loads_is_bounded)
         failed(g, "first");
         failed(loading("b"), "second");
         failed(loading("c"), "third");
-        core_until(listed() == 2);
+        core_until(list_length(&resident.generations) == 2);
         ck_assert_ptr_null(resident_any(&resident, "a"));
         ck_assert_ptr_null(resident_any(&resident, "a3"));
         ck_assert_ptr_nonnull(resident_on(&resident, "b", GENERATION_FAILED, NULL));

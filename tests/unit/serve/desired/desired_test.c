@@ -53,17 +53,9 @@ static void end(void)
         load_fixture_end();
 }
 
-static size_t count(void)
-{
-        size_t n = 0;
-        list_each (pos, &desired.models)
-                n++;
-        return n;
-}
-
 static const struct desired_model *the_model(void)
 {
-        ck_assert_uint_eq(count(), 1);
+        ck_assert_uint_eq(list_length(&desired.models), 1);
         return container_of(desired.models.next, struct desired_model, link);
 }
 
@@ -110,7 +102,7 @@ TEST(a_failure_is_retried_for_ever_at_most_five_minutes_apart)
         }
         small_file("nowhere.safetensors", 1);
         try_once();
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
         serves_small(resident_ready(&resident, "m"), 1);
         ck_assert(resident_ready(&resident, "m")->settings.pinned);
         unlink(nowhere());
@@ -211,7 +203,7 @@ TEST(each_iteration_begins_a_bounded_number_of_loads)
                         ck_assert_str_ne(asked[i], asked[k]);
         desired_tick(&desired, now_ns() + 2 * SECOND);
         ck_assert_uint_eq(n_asked, MODELS + TURN);
-        ck_assert_uint_eq(count(), MODELS);
+        ck_assert_uint_eq(list_length(&desired.models), MODELS);
 }
 
 TEST(a_failed_replica_alone_is_retried)
@@ -227,7 +219,7 @@ TEST(a_failed_replica_alone_is_retried)
         ck_assert_ptr_nonnull(strstr(m->error.text, "fails"));
         others[1].fail_alloc = 0;
         try_once();
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
         serves_small(ready_on(1), 1);
         serves_small(ready_on(2), 1);
         ck_assert_uint_eq(others[0].allocs, 1);
@@ -240,7 +232,7 @@ TEST(an_unpinned_replica_is_not_reloaded)
         restart();
         ck_assert(!desired_forget(&desired, "m", "one")); /* it was not desired there */
         try_once();
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
         ck_assert(!ready_on(1) && ready_on(2));
         ck_assert(ready_on(2)->settings.pinned);
 }
@@ -298,7 +290,7 @@ TEST(a_cancelled_load_is_not_retried)
         desired_tick(&desired, FAR);
         load_cancel(loads_find(&loads, "m"));
         core_until(loads_empty(&loads));
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
 }
 
 /* Before the first attempt, between two, and during a load, which continues. */
@@ -312,10 +304,10 @@ TEST(undesired_models_are_removed, .to = 3)
                 desired_tick(&desired, FAR);
         ck_assert(!desired_forget(&desired, "other", NULL));
         ck_assert(desired_forget(&desired, "m", NULL));
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
         ck_assert(!desired_forget(&desired, "m", NULL));
         try_once();
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
 }
 
 TEST(a_removed_device_does_not_affect_the_others)
@@ -325,9 +317,9 @@ TEST(a_removed_device_does_not_affect_the_others)
         restart();
         ck_assert(!desired_forget(&desired, "m", "three"));
         ck_assert(desired_forget(&desired, "m", "two"));
-        ck_assert_uint_eq(count(), 1);
+        ck_assert_uint_eq(list_length(&desired.models), 1);
         try_once();
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&desired.models), 0);
         ck_assert(ready_on(1) && !ready_on(2));
 }
 

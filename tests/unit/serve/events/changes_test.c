@@ -46,14 +46,6 @@ static void unload(struct generation *g)
         g->state = state;
 }
 
-static size_t count(void)
-{
-        size_t n = 0;
-        list_each (pos, &stored.all)
-                n++;
-        return n;
-}
-
 static struct change peek(struct subscriber *subscriber)
 {
         struct change next;
@@ -92,7 +84,7 @@ TEST(only_the_latest_state_of_a_model_is_received)
         ready(m);
         change(m, 4);
         ck_assert_str_eq(receive(&b), "n:loading:2 m:ready:4 ");
-        ck_assert_uint_eq(count(), 2);
+        ck_assert_uint_eq(list_length(&stored.all), 2);
         ck_assert_uint_eq(a.lost + b.lost, 0);
 }
 
@@ -115,7 +107,7 @@ TEST(a_new_subscriber_receives_later_changes_only)
 {
         struct generation *m = ready(loading("m"));
         change(m, 1);
-        ck_assert_uint_eq(count(), 0); /* nobody subscribes */
+        ck_assert_uint_eq(list_length(&stored.all), 0); /* nobody subscribes */
         ck_assert_str_eq(receive(&a), "");
         subscribe(&a, NULL);
         change(m, 2);
@@ -127,9 +119,9 @@ TEST(a_new_subscriber_receives_later_changes_only)
         ck_assert_str_eq(receive(&a), "");
         changes_unsubscribe(&stored, &a);
         changes_unsubscribe(&stored, &a);
-        ck_assert_uint_eq(count(), 1);
+        ck_assert_uint_eq(list_length(&stored.all), 1);
         changes_unsubscribe(&stored, &b);
-        ck_assert_uint_eq(count(), 0);
+        ck_assert_uint_eq(list_length(&stored.all), 0);
 }
 
 TEST(a_subscriber_to_one_name_receives_its_models_only)
@@ -182,7 +174,7 @@ TEST(removals_beyond_the_limit_are_lost_and_counted)
         ck_assert_str_eq(receive(&b), "n:ready:1 ");
         for (unsigned i = 0; i < CHANGES_REMOVALS + 10; i++)
                 changes_add(&stored, m, "m");
-        ck_assert_uint_eq(count(), CHANGES_REMOVALS + 1); /* n's state is not a removal */
+        ck_assert_uint_eq(list_length(&stored.all), CHANGES_REMOVALS + 1); /* n's state is not a removal */
         ck_assert_uint_eq(a.lost, 10);
         struct change next = peek(&a);
         ck_assert_uint_eq(next.bytes, 1);
