@@ -23,8 +23,8 @@ void read_fixture_reader_abandon(void);
 void read_fixture_watch(void);
 void read_fixture_reader_end(void); /* fails if a thread is leaked; accepts a reader that has not begun */
 
-/* A reader without threads, so that the test makes each step; its engines report `alive` threads. A test sets of its jobs
- * what engines set (limit, silent) and what time would (share.head_start). */
+/* A reader without threads, so that the test makes each step; its engines report `alive` threads. A test sets of its
+ * jobs what engines set (limit, silent) and what time would (share.head_start). */
 void read_fixture_bare_begin(struct reader *bare, unsigned concurrency, unsigned slots, unsigned alive);
 void read_fixture_bare_end(struct reader *bare);
 
