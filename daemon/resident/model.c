@@ -398,6 +398,11 @@ void generation_revoke(struct generation *generation)
         generation_changed(generation);
 }
 
+void generation_drain_for(struct generation *generation, uint64_t timeout_ns)
+{
+        generation->drained_by_ns = timeout_ns > 0 ? ns_after(now_ns(), timeout_ns) : 0;
+}
+
 void generation_take_over(struct generation *generation, const char *name)
 {
         const struct list *all = resident_bucket(generation->resident, name);

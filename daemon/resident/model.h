@@ -278,6 +278,8 @@ bool generation_matches_name(const struct generation *generation, const char *na
 bool generation_is_idle(const struct generation *generation);
 /* Removes all its names. */
 void generation_drop_all(struct generation *generation);
+/* It drains, or is about to, and is unloaded by force after so long; 0: never. */
+void generation_drain_for(struct generation *generation, uint64_t timeout_ns);
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in
  * quarantine, until the leases end. */
 void generation_revoke(struct generation *generation);
@@ -323,9 +325,6 @@ void generation_put(struct generation *generation);
 void generation_reap(struct generation *generation);
 
 /* ---- expiry (unload/expiry.c) ---- */
-
-/* It drains, or is about to, and is unloaded by force after so long; 0: never. */
-void generation_drain_for(struct generation *generation, uint64_t timeout_ns);
 
 /* How long it stays without a further use; 0: without limit, or it is in use. */
 uint64_t generation_expires_in(const struct generation *generation, uint64_t now);

@@ -22,11 +22,6 @@ uint64_t generation_expires_in(const struct generation *g, uint64_t now)
         return at == 0 ? 0 : at > now ? at - now : 1;
 }
 
-void generation_drain_for(struct generation *g, uint64_t timeout_ns)
-{
-        g->drained_by_ns = timeout_ns > 0 ? ns_after(now_ns(), timeout_ns) : 0;
-}
-
 void resident_expire(struct resident *resident, uint64_t now)
 {
         unsigned n = 0;
