@@ -235,7 +235,7 @@ const struct verb verbs[] = {
          .summary = "End your own daemon",
          .about = "The daemon that the Python package starts, or one that --socket or $STREAMERD_SOCKET names; the system's\n"
                   "daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped stays valid.\n"
-                  "Waits until the daemon has ended, for --timeout (15 seconds).\n"
+                  "Without --drain, waits for its end: for --timeout, or 15 seconds.\n"
                   "Requires the role 'admin', which the daemon's own user has.",
          .examples = "streamerctl shutdown\n"
                      "streamerctl shutdown --drain"},

@@ -89,7 +89,7 @@ static void find_lane_done(struct load *load)
         load_step_start(load, load->lane, open_run, open_done);
 }
 
-/* The source's file system, which the announcement names, is looked up first: the mount table is a file as well. */
+/* A worker looks the source's file system up first, in a file as well: the announcement names it. */
 void load_open(struct load *load)
 {
         loads_check_prefault(load->loads);

@@ -276,12 +276,11 @@ size_t plan_request_blocks(const struct plan *plan, unsigned parts, size_t most)
 
 size_t plan_request_end(const struct plan *plan, size_t first, size_t blocks)
 {
+        const struct plan_block *b = plan->blocks;
         size_t end = first + 1;
-        for (; end < plan->n_blocks && end < first + blocks; end++) {
-                const struct plan_block *last = &plan->blocks[end - 1], *next = &plan->blocks[end];
-                if (next->file != last->file || next->file_off != last->file_off + last->len)
-                        break;
-        }
+        while (end < plan->n_blocks && end < first + blocks && b[end].file == b[end - 1].file &&
+               b[end].file_off == b[end - 1].file_off + b[end - 1].len)
+                end++;
         return end;
 }
 

@@ -90,10 +90,9 @@ static const char *remedy(const struct resident *resident, const struct device *
 {
         uint64_t pinned = 0, idle = unused;
         list_each_item (const struct generation, g, &resident->generations, link) {
-                if (g->device != device)
-                        continue;
-                idle += generation_is_idle(g) ? g->charged : 0;
-                pinned += g->state == GENERATION_READY && g->settings.pinned && g->n_leases == 0 ? g->charged : 0;
+                uint64_t bytes = g->device == device ? g->charged : 0;
+                idle += generation_is_idle(g) ? bytes : 0;
+                pinned += g->state == GENERATION_READY && g->settings.pinned && !generation_is_held(g) ? bytes : 0;
         }
         if (needed > device_budget(device))
                 return "; more than the whole budget";

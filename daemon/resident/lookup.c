@@ -228,17 +228,19 @@ bool generation_matches_name(const struct generation *generation, const char *na
         return false;
 }
 
-/* One that drains counts alone. Called for each model in turn, so a model without ranks looks at no other. */
-bool generation_is_idle(const struct generation *generation)
+bool generation_is_held(const struct generation *generation)
 {
-        if (generation->state != GENERATION_READY || generation->settings.pinned)
-                return false;
-        if (generation->n_ranks < 2)
-                return generation->n_leases + generation->refs == 0;
+        if (generation->n_ranks < 2) /* it is called for each model in turn */
+                return generation->n_leases + generation->refs > 0;
         list_each_item (const struct generation, g, &generation->resident->generations, link)
                 if (generation_is_rank_of(generation, g) && !list_empty(&g->names) && g->n_leases + g->refs > 0)
-                        return false;
-        return true;
+                        return true;
+        return false;
+}
+
+bool generation_is_idle(const struct generation *generation)
+{
+        return generation->state == GENERATION_READY && !generation->settings.pinned && !generation_is_held(generation);
 }
 
 uint64_t generation_arrived(const struct generation *g)

@@ -161,7 +161,7 @@ struct generation {
         uint64_t dropped_ns;    /* draining or failed since */
         struct work work;       /* the release */
 
-        /* Of the modules above. In tables of their own they would have to find it at each change. */
+        /* What higher modules keep for it: tables of their own would need a look-up at each change. */
         struct change_link change;
         bool reported;                /* a change of it was: its end is, too */
         struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
@@ -274,7 +274,9 @@ void generation_uncharge(struct generation *generation);
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
 /* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
 bool generation_matches_name(const struct generation *generation, const char *name);
-/* Ready and not pinned, with neither leases nor references, and so are its ranks: it may be evicted, and expires. */
+/* By leases or references, also of its other ranks that have a name. */
+bool generation_is_held(const struct generation *generation);
+/* Ready, neither pinned nor held: it may be evicted, and expires. */
 bool generation_is_idle(const struct generation *generation);
 /* Removes all its names. */
 void generation_drop_all(struct generation *generation);

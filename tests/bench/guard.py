@@ -81,7 +81,7 @@ def total(found: dict[str, int], folders: Iterable[str]) -> int:
 
 
 def callgrind(out: Path) -> list[str]:
-    return ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
+    return ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}"]
 
 
 def daemon_costs(folder: Path, name: str, work: Callable[[Daemon], None]) -> dict[str, int]:
@@ -159,7 +159,7 @@ def measure(folder: Path) -> dict[str, int]:
     def attach(daemon: Daemon) -> None:
         daemon.ctl("load", str(many))
         command = [str(BUILD / "bench"), "--attach", daemon.socket, "many"]
-        subprocess.run([*callgrind(client), *command], check=True, capture_output=True, timeout=60)
+        subprocess.run([*callgrind(client), *command], check=True, stdout=subprocess.DEVNULL, timeout=60)
         for _ in range(ATTACHES):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 

@@ -67,8 +67,7 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *));
 
-/* A worker calls find_lane(source) first, in the CPU lane, and moves the work to the lane that it returns: this folder
- * knows no sources. */
+/* A worker calls find_lane(source) first, as no file here knows sources, and moves the work to the lane it returns. */
 void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char *source), const char *source,
                         struct work *work, void (*run)(struct work *), void (*done)(struct work *));
 

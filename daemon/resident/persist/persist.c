@@ -395,9 +395,9 @@ static bool has_capacity(struct persist *persist, struct generation *g)
 
 static void store(struct persist *persist, struct generation *g)
 {
-        uint64_t id = ++persist->counters[SNAPSHOT_MODEL_IDS];
-        struct persisted *persisted = persisted_new(persist, g, id, g->n_segments + 1);
-        if (persisted != NULL && commit_record_pack(&persisted->details, g, id) < 0)
+        struct persisted *persisted =
+                persisted_new(persist, g, ++persist->counters[SNAPSHOT_MODEL_IDS], g->n_segments + 1);
+        if (persisted != NULL && commit_record_pack(&persisted->details, g, persisted->id) < 0)
                 persisted_free(persisted);
         else if (persisted != NULL)
                 work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);

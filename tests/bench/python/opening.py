@@ -23,9 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "vllm"))
-from processes import Daemon  # noqa: E402
-
 TENSORS = 300
 BYTES = 1 << 30
 PROCESSES = 7
@@ -112,6 +109,9 @@ USES = {
 def main(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "vllm"))
+    from processes import Daemon
 
     path = folder / "figures.safetensors"
     rows = BYTES // TENSORS // 2 // 1024

@@ -4,7 +4,7 @@
 
     publishing.py [FOLDER [GIB]]
 
-Writes a random Llama of 2 GiB (transformers) into FOLDER (a temporary one), unless it has one, and starts a
+Writes a random Llama of 2 GiB, at most 5 (transformers), into FOLDER (a temporary one), unless it has one, and starts a
 daemon. In rounds: one process calls from_pretrained() with the files in the page cache, which maps them, copies each weight
 to memory of its own, and publishes the module; a second one builds it on the meta device, fills it by load_into(), and
 reads each page of the weights. Both compute the same logits. Printed are medians and ranges of
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1] / "vllm"), str(HERE.parents[2] / "client/python/tests")]
+sys.path[:0] = [str(HERE.parents[2] / "client/python/tests"), str(HERE.parents[1] / "vllm")]
 from conftest import logits, tiny_llama  # noqa: E402
 from processes import Daemon  # noqa: E402
 

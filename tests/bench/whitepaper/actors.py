@@ -118,7 +118,8 @@ class ManagedDaemon(Daemon):
         super().__init__(folder, *roots)
 
     def start(self, timeout: float = 20) -> ManagedDaemon:
-        names, fds = [name for name, _ in self.manager.stored], [fd for _, fd in self.manager.stored]
+        stored = list(self.manager.stored)
+        names, fds = [name for name, _ in stored], [fd for _, fd in stored]
         environment = {**self.environment, "NOTIFY_SOCKET": str(self.manager.path), "FDSTORE": "8192"}
         if fds:
             environment.update(LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=":".join(names))

@@ -144,7 +144,7 @@ TEST(a_daemon_that_does_not_end_is_an_error)
 {
         struct fake_daemon fake;
         fake_start(&fake, "hello\n> shutdown\n< leases=0\nend\n");
-        ctl_says(fake.socket, 5, "the daemon has not ended after 0.5 s", "shutdown", "--timeout", "0.5", NULL);
+        ctl_says(fake.socket, 5, "the daemon has not ended after 2 s", "shutdown", "--timeout", "2", NULL);
         fake_finish(&fake);
 }
 

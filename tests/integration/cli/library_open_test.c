@@ -152,7 +152,7 @@ TEST(closed_clients_leave_no_memory)
                 streamer_close(c);
                 used = i < 100 ? mallinfo2().uordblks : used;
         }
-        ck_assert_uint_le(mallinfo2().uordblks, used + 4096);
+        ck_assert_uint_le(mallinfo2().uordblks, used + 1024);
 }
 
 /* ---- while it loads ---- */

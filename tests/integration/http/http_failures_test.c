@@ -108,7 +108,7 @@ static const int slowing[] = {429, 503};
 static unsigned ranges_in_flight(const struct daemon *d)
 {
         static const char line[] = "asks to slow down: ";
-        char *log = file_read(d->log, NULL);
+        cleanup_free char *log = file_read(d->log, NULL);
         unsigned n = 0;
         for (const char *at = log; (at = strstr(at, line)) != NULL;)
                 n = (unsigned)strtoul(at += strlen(line), NULL, 10);

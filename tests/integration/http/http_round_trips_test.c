@@ -188,7 +188,7 @@ static void round_is(const char *name, unsigned n, const char *lines)
 static bool hedges_are_logged(void)
 {
         static const char line[] = "a hedge for a range of ";
-        char *log = file_read(own.log, NULL);
+        cleanup_free char *log = file_read(own.log, NULL);
         unsigned n = 0;
         for (const char *at = log; (at = strstr(at, line)) != NULL; at += strlen(line))
                 n++;

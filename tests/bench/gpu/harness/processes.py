@@ -98,7 +98,7 @@ class Process:
                 stderr=log,
                 env=environment,
                 preexec_fn=enter,
-                pass_fds=range(3, 3 + len(fds)),
+                close_fds=not fds,  # else by exec, as Python opens all others
             )
 
     def __enter__(self) -> Any:

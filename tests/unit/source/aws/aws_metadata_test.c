@@ -269,7 +269,7 @@ TEST(a_silent_provider_fails_loads_before_its_timeout)
         setenv("AWS_METADATA_SERVICE_TIMEOUT", "60", 1);
         open_with(&(struct aws_credentials_opts){.profile = NULL});
         ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
-        __atomic_store_n(&advanced, 29, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&advanced, 20, __ATOMIC_SEQ_CST);
         ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
         __atomic_store_n(&advanced, 31, __ATOMIC_SEQ_CST);
         assert_fails(STREAMER_EFAILED, "credentials: the provider does not answer");
