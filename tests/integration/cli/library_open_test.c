@@ -133,6 +133,9 @@ TEST(a_digest_alone_names_a_model)
         ck_assert_int_eq(streamer_attach(client, NULL, &opts, &none), STREAMER_ENOENT);
         streamer_detach(lease);
         streamer_detach(same);
+        const streamer_open_opts of_digest = {.struct_size = sizeof(of_digest), .attach = &opts};
+        client_fails(client, streamer_open(client, fixture_path("digest.safetensors"), &of_digest, &same),
+                     STREAMER_EDIGEST, "the model's digest is ");
         client_unload(client, "digest");
 }
 

@@ -176,14 +176,15 @@ static void answer_encoded(struct endpoint *e, const struct endpoint_request *re
 
 static void answer_plain(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        char *accepted = endpoint_header(request, "Accept-Encoding");
-        if (accepted != NULL && strcmp(accepted, "identity") == 0)
+        const char *accepted = endpoint_header(request, "Accept-Encoding"),
+                   *us = endpoint_header(request, "User-Agent");
+        if (accepted != NULL && strcmp(accepted, "identity") == 0 && us != NULL && strncmp(us, "streamerd/", 10) == 0)
                 endpoint_range(request, reply, content, sizeof(content));
         else
                 reply->status = 406;
 }
 
-TEST(no_content_encoding_is_requested)
+TEST(no_content_encoding_is_requested_and_the_daemon_names_itself)
 {
         struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
         fetch.request.url = serve(answer_plain);
