@@ -150,7 +150,7 @@ TEST(closed_clients_leave_no_memory)
                 client_load(c, source, "small");
                 streamer_detach(client_attach(c, "small"));
                 client_unload(c, "small");
-                client_ok(c, streamer_event_next(c, 10000, &event), "event_next");
+                client_ok(c, streamer_event_next(c, 10000, &event), "event");
                 free(event);
                 streamer_close(c);
                 used = i < 100 ? mallinfo2().uordblks : used;
