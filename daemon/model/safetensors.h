@@ -47,7 +47,7 @@ enum st_rule {
 _Static_assert((int)ST_NO_MEMORY == JSON_NO_MEMORY && (int)ST_FILE_TOO_SMALL == JSON_FAULTS, "the faults of a text");
 const char *st_rule_name(enum st_rule rule);
 
-struct st_error { /* not a struct error: tests compare rule and offset with those of another parser */
+struct st_error { /* beside struct error: tests compare its rule and offset with another parser's */
         enum st_rule rule;
         uint64_t offset; /* in the file, of the byte where it was noticed */
         char text[400];  /* "rule: tensor 'name': detail (header offset N)", control bytes escaped */

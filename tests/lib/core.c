@@ -47,6 +47,17 @@ void core_settle(void)
                 uv_run(&core_loop, UV_RUN_NOWAIT);
 }
 
+char *metric_text(enum metric metric)
+{
+        char *text = NULL;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        metric_begin(out, metric);
+        metric_counted(out, metric);
+        must(fclose(out));
+        return text;
+}
+
 /* ---- gates ---- */
 
 void gate_init(struct gate *gate, bool open)

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "daemon/base/metric/metric.h"
 #include "daemon/base/util.h"
 #include "daemon/device/device.h"
 #include "daemon/load/content/resolve.h"
@@ -41,6 +42,9 @@ static inline size_t list_length(const struct list *list)
                 n++;
         return n;
 }
+
+/* As it is exported, of this process; never freed. */
+char *metric_text(enum metric metric);
 
 /* ---- gates ---- */
 

@@ -45,7 +45,7 @@ static const struct generation *awaits(const struct persisted *persisted, const 
         return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING ? g : NULL;
 }
 
-/* Its own names, and those of the last snapshot that have switched to a generation which is not stored yet. */
+/* Its own names, and those of the last snapshot whose new generation is not stored yet. */
 static int update_names(struct persisted *persisted)
 {
         const struct generation *g = persisted->generation;

@@ -56,7 +56,7 @@ struct name_record {
         char *text;
         struct model_settings settings;
         uint32_t owner;
-        uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: nobody is */
+        uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: no user */
 };
 
 /* The layout is part of the format. */

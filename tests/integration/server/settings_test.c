@@ -62,7 +62,7 @@ static void log_into_the_pipe(void)
 
 TEST(lost_log_lines_are_counted)
 {
-        must(pipe2(log_pipe, O_CLOEXEC)); /* which nobody reads */
+        must(pipe2(log_pipe, O_CLOEXEC)); /* no process reads it */
         daemon_before = log_into_the_pipe;
         start("log:\n  level: debug\n");
         for (unsigned i = 0; client_metric(client, "streamerd_log_lost_total") == 0; i++)

@@ -30,7 +30,7 @@ def yaml(settings: dict[str, Any]) -> str:
 class Daemon(Process):
     """`programs`: the folder of streamerd and streamerctl; `base`: the beginning of the paths of its socket, log and
     configuration; `device`: the members of its only device; `settings`: others, {"io.block_size": "2MiB"}; `roles`:
-    those of its access rules, {"role": "admin", "users": [0]}; `under`: a program that runs it, with its arguments."""
+    those of its access rules, {"role": "admin", "users": [0]}; `under`: a command to run it by, as valgrind."""
 
     def __init__(
         self,

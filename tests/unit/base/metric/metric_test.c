@@ -2,9 +2,8 @@
  *
  * Metrics: counting, the text format, and the pages and files that name metrics.
  */
-#include "tests/lib/suite.h"
+#include "tests/lib/core.h"
 
-#include "daemon/base/metric/metric.h"
 #include "streamer/client.h"
 
 #include <jansson.h>
@@ -18,17 +17,6 @@ static const struct row {
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
-static char *text_of(enum metric metric)
-{
-        char *text = NULL;
-        size_t size;
-        FILE *out = open_memstream(&text, &size);
-        metric_begin(out, metric);
-        metric_counted(out, metric);
-        must(fclose(out));
-        return text;
-}
-
 static void has_line(const char *text, const char *line)
 {
         const char *at = strstr(text, line);
@@ -41,17 +29,17 @@ TEST(a_counter_has_help_and_type)
 {
         metric_add(METRIC_ATTACHES, 2);
         metric_add(METRIC_ATTACHES, 1);
-        ck_assert_str_eq(text_of(METRIC_ATTACHES), "# HELP streamerd_attaches_total Successful attaches\n"
-                                                   "# TYPE streamerd_attaches_total counter\n"
-                                                   "streamerd_attaches_total 3\n");
+        ck_assert_str_eq(metric_text(METRIC_ATTACHES), "# HELP streamerd_attaches_total Successful attaches\n"
+                                                       "# TYPE streamerd_attaches_total counter\n"
+                                                       "streamerd_attaches_total 3\n");
 }
 
 TEST(time_is_counted_in_nanoseconds_and_exported_in_seconds)
 {
         metric_add(METRIC_READ_TIME, 1500000000);
         metric_add_label(METRIC_LOAD_STAGES, STAGE_hash, 2500000000);
-        has_line(text_of(METRIC_READ_TIME), "streamerd_read_seconds_total 1.5\n");
-        has_line(text_of(METRIC_LOAD_STAGES), "streamerd_load_stage_seconds_total{stage=\"hash\"} 2.5\n");
+        has_line(metric_text(METRIC_READ_TIME), "streamerd_read_seconds_total 1.5\n");
+        has_line(metric_text(METRIC_LOAD_STAGES), "streamerd_load_stage_seconds_total{stage=\"hash\"} 2.5\n");
 }
 
 TEST(every_label_value_is_exported_from_the_start)
@@ -59,13 +47,13 @@ TEST(every_label_value_is_exported_from_the_start)
         metric_add_code(METRIC_LOAD_ERRORS, STREAMER_ENOENT, 1);
         metric_add_label(METRIC_READ_BYTES, SOURCE_S3, UINT64_C(1) << 40);
         metric_add_label(METRIC_LOADS, RESULT_CANCELLED, 1);
-        const char *errors = text_of(METRIC_LOAD_ERRORS), *bytes = text_of(METRIC_READ_BYTES);
+        const char *errors = metric_text(METRIC_LOAD_ERRORS), *bytes = metric_text(METRIC_READ_BYTES);
         has_line(errors, "streamerd_load_errors_total{code=\"not-found\"} 1\n");
         has_line(errors, "streamerd_load_errors_total{code=\"failed\"} 0\n");
         has_line(errors, "streamerd_load_errors_total{code=\"no-memory\"} 0\n");
         has_line(bytes, "streamerd_read_bytes_total{source=\"file\"} 0\n");
         has_line(bytes, "streamerd_read_bytes_total{source=\"s3\"} 1099511627776\n");
-        has_line(text_of(METRIC_LOADS), "streamerd_loads_total{result=\"cancelled\"} 1\n");
+        has_line(metric_text(METRIC_LOADS), "streamerd_loads_total{result=\"cancelled\"} 1\n");
 }
 
 TEST(the_scheme_of_a_source_determines_its_kind)
@@ -83,7 +71,7 @@ TEST(a_histogram_adds_its_buckets_up)
         metric_observe(METRIC_LOAD_SECONDS, 10000000);         /* on the first bound: within it */
         metric_observe(METRIC_LOAD_SECONDS, 10000001);         /* above it */
         metric_observe(METRIC_LOAD_SECONDS, 3600000000000000); /* above all */
-        const char *text = text_of(METRIC_LOAD_SECONDS);
+        const char *text = metric_text(METRIC_LOAD_SECONDS);
         has_line(text, "# TYPE streamerd_load_seconds histogram\n");
         has_line(text, "streamerd_load_seconds_bucket{le=\"0.01\"} 2\n");
         has_line(text, "streamerd_load_seconds_bucket{le=\"0.05\"} 3\n");
@@ -91,8 +79,8 @@ TEST(a_histogram_adds_its_buckets_up)
         has_line(text, "streamerd_load_seconds_bucket{le=\"+Inf\"} 4\n");
         has_line(text, "streamerd_load_seconds_count 4\n");
         metric_observe(METRIC_LOAD_BYTES, UINT64_C(16) << 20);
-        has_line(text_of(METRIC_LOAD_BYTES), "streamerd_load_bytes_bucket{le=\"16777216\"} 1\n");
-        has_line(text_of(METRIC_LOAD_BYTES), "streamerd_load_bytes_sum 16777216\n");
+        has_line(metric_text(METRIC_LOAD_BYTES), "streamerd_load_bytes_bucket{le=\"16777216\"} 1\n");
+        has_line(metric_text(METRIC_LOAD_BYTES), "streamerd_load_bytes_sum 16777216\n");
 }
 
 TEST(a_label_value_cannot_break_out_of_its_quotes)
@@ -120,9 +108,9 @@ TEST(threads_count_without_losing_any)
                 pthread_create(&threads[i], NULL, count_many, NULL);
         for (size_t i = 0; i < 4; i++)
                 pthread_join(threads[i], NULL);
-        has_line(text_of(METRIC_EVICTIONS), "streamerd_evictions_total 400000\n");
-        has_line(text_of(METRIC_LOOP_CPU), "streamerd_loop_cpu_seconds_count 400000\n");
-        has_line(text_of(METRIC_LOOP_CPU), "streamerd_loop_cpu_seconds_sum 8000\n");
+        has_line(metric_text(METRIC_EVICTIONS), "streamerd_evictions_total 400000\n");
+        has_line(metric_text(METRIC_LOOP_CPU), "streamerd_loop_cpu_seconds_count 400000\n");
+        has_line(metric_text(METRIC_LOOP_CPU), "streamerd_loop_cpu_seconds_sum 8000\n");
 }
 
 /* ---- owners of metrics ---- */

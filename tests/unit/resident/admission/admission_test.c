@@ -262,17 +262,6 @@ TEST(many_small_models_are_evicted_for_a_large_one)
         ck_assert(!is_ready("small 0") && !is_ready("small 299"));
 }
 
-/* Their metric's last word. */
-static const char *evictions(void)
-{
-        static char text[512];
-        FILE *out = fmemopen(text, sizeof(text), "w");
-        metric_begin(out, METRIC_EVICTIONS);
-        metric_counted(out, METRIC_EVICTIONS);
-        must(fclose(out));
-        return strrchr(text, ' ');
-}
-
 TEST(evictions_are_counted_and_expiries_are_not)
 {
         struct generation *g = resident_model("brief", 0, 4 * MiB);
@@ -280,8 +269,8 @@ TEST(evictions_are_counted_and_expiries_are_not)
         resident_expire(&resident, now_ns() + 2);
         ck_assert(!is_ready("brief"));
         core_until(fakes[0].device.used == 0);
-        ck_assert_str_eq(evictions(), " 0\n");
+        ck_assert_str_eq(strrchr(metric_text(METRIC_EVICTIONS), ' '), " 0\n");
         resident_model("old", 0, BUDGET);
         granted(asked(load_of("m", 0, 4 * MiB)));
-        ck_assert_str_eq(evictions(), " 1\n");
+        ck_assert_str_eq(strrchr(metric_text(METRIC_EVICTIONS), ' '), " 1\n");
 }

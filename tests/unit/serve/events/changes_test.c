@@ -107,7 +107,7 @@ TEST(a_new_subscriber_receives_later_changes_only)
 {
         struct generation *m = ready(loading("m"));
         change(m, 1);
-        ck_assert_uint_eq(list_length(&stored.all), 0); /* nobody subscribes */
+        ck_assert_uint_eq(list_length(&stored.all), 0); /* no client subscribes */
         ck_assert_str_eq(receive(&a), "");
         subscribe(&a, NULL);
         change(m, 2);
