@@ -5,7 +5,7 @@
  * The kernel replaces the pages of a 2 MiB range of shared memory by a huge page if the range has a page, and none of
  * them is pinned. So each range is collapsed once, before the first byte is read into it:
  *
- *   RANGE_NEW > RANGE_BUSY (one thread: allocates the first page, collapses) > RANGE_HUGE
+ *   RANGE_NEW > RANGE_BUSY (one thread: populates the first page, collapses) > RANGE_HUGE
  *                                                                            > RANGE_SMALL  (no huge page was free)
  *
  * A thread that needs a busy range waits: a direct read into it would pin pages that are being collapsed.
@@ -20,7 +20,6 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -74,11 +73,6 @@ static uint64_t count_compactions(void)
 const struct collapse_calls collapse_calls = {
         .collapse = advise_collapse, .clock = thread_clock, .compactions = count_compactions};
 
-static int allocate(int fd, uint64_t offset, uint64_t len)
-{
-        return (int)TEMP_FAILURE_RETRY(fallocate(fd, 0, (off_t)offset, (off_t)len));
-}
-
 void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls *calls)
 {
         *kernel = (struct collapse_kernel){.calls = *calls};
@@ -87,7 +81,8 @@ void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls 
         if (fd < 0)
                 return;
         uint64_t since = calls->clock();
-        if (allocate(fd, HOST_HUGE_PAGE, HOST_HUGE_PAGE) == 0 && allocate(fd, 0, 4096) == 0) {
+        if (host_memory_populate(base, fd, HOST_HUGE_PAGE, HOST_HUGE_PAGE) == 0 &&
+            host_memory_populate(base, fd, 0, 4096) == 0) {
                 memset((unsigned char *)base + HOST_HUGE_PAGE, 1, HOST_HUGE_PAGE);
                 kernel->small_ns = calls->clock() - since;
                 kernel->supported = calls->collapse(base, HOST_HUGE_PAGE) == 0 || errno == ENOMEM || errno == EAGAIN ||
@@ -130,7 +125,7 @@ struct collapse *collapse_free(struct collapse *collapse)
 
 enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at)
 {
-        if (allocate(fd, at, 4096) < 0)
+        if (host_memory_populate(base, fd, at, 4096) < 0)
                 return RANGE_NEW;
         return kernel->calls.collapse(base + at, HOST_HUGE_PAGE) == 0 ? RANGE_HUGE : RANGE_SMALL;
 }
@@ -185,8 +180,7 @@ static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t fro
         pthread_mutex_unlock(&collapse->mutex);
         if (state != RANGE_SMALL)
                 return state == RANGE_HUGE ? 0 : -1;
-        from = round_down(from, 4096);
-        return allocate(collapse->fd, from, round_up(to, 4096) - from);
+        return host_memory_populate(collapse->base, collapse->fd, from, to - from);
 }
 
 int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len)

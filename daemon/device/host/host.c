@@ -9,7 +9,7 @@
  *             reads populate them, while they are in the processor's cache: a tenth faster
  *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.c). Kernels before 6.1 make huge
  *             pages at the first touch, if shmem_enabled allows it on advice
- *   4k        reader threads allocate pages block by block, before each read (host_prepare)
+ *   4k        reader threads populate pages block by block, before each read (host_prepare)
  * Nothing is touched here: reader threads fault pages in as they fill them, in parallel.
  *
  * Memory that is lent to a publisher (host_lend) has hugetlb pages only where they are configured: the publisher's map
@@ -260,7 +260,6 @@ static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, e
 static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
 {
         struct host_device *host = container_of(segment->device, struct host_device, device);
-        uint64_t from = round_down(offset, 4096);
         int r = 0;
         do {
                 if (segment->pages == PAGES_HUGETLB && load_relaxed(&host->limited))
@@ -268,7 +267,7 @@ static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, 
                 else if (segment->collapse != NULL)
                         r = collapse_prepare(segment->collapse, offset, len);
                 else if (segment->pages == PAGES_4K)
-                        r = fallocate(segment->fd, 0, (off_t)from, (off_t)(round_up(offset + len, 4096) - from));
+                        r = host_memory_populate(segment->base, segment->fd, offset, len);
         } while (r < 0 && errno == EINTR);
         int e = errno;
         /* Small pages are no error: fragmented memory makes loads slower, which is logged once. */

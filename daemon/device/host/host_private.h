@@ -31,6 +31,9 @@ int host_memfd_seal_lent(int fd);
 /* Another descriptor, for reading alone. -1 with errno. */
 int host_memfd_reopen(int fd);
 bool host_memfd_sealed(int fd);
+/* Any thread. Makes the pages of [offset, offset + len) of `fd`, mapped writable at `base`; bytes that they have are
+ * unchanged. -1 with errno: no memory. */
+int host_memory_populate(unsigned char *base, int fd, uint64_t offset, uint64_t len);
 
 /* ---- huge pages on request ---- */
 
@@ -53,7 +56,7 @@ struct collapse_kernel {
  * false. A machine that has no huge page at the moment supports it. */
 void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls *calls);
 
-/* Allocates the first page of the range at `at` and collapses the range. RANGE_NEW: no memory, with errno. */
+/* Populates the first page of the range at `at` and collapses the range. RANGE_NEW: no memory, with errno. */
 enum collapse_range { RANGE_NEW, RANGE_BUSY, RANGE_HUGE, RANGE_SMALL };
 enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at);
 

@@ -101,6 +101,26 @@ bool host_memfd_sealed(int fd)
         return seals >= 0 && (seals & SEALS) == SEALS;
 }
 
+/* A page of shared memory is zeroed, and marked so, at the first fault of a mapping or the first read. fallocate()
+ * makes pages that are neither; where shmem_enabled allows huge pages it makes whole ones, which MADV_COLLAPSE and
+ * khugepaged then map as they are. Bytes that are written through such a map are lost: the first fault of another
+ * mapping zeroes the page. So pages are made by write faults. Where populating is refused (gVisor, a filter of system
+ * calls) fallocate() reports a lack of memory, and a write that changes no byte is the fault; other threads may be
+ * writing. */
+int host_memory_populate(unsigned char *base, int fd, uint64_t offset, uint64_t len)
+{
+        uint64_t from = round_down(offset, 4096), to = round_up(offset + len, 4096);
+        if (TEMP_FAILURE_RETRY(madvise(base + from, to - from, MADV_POPULATE_WRITE)) == 0)
+                return 0;
+        if (errno == EFAULT) /* as for any memory that cannot be had */
+                errno = ENOMEM;
+        if (errno == ENOMEM || TEMP_FAILURE_RETRY(fallocate(fd, 0, (off_t)from, (off_t)(to - from))) < 0)
+                return -1;
+        for (uint64_t at = from; at < to; at += 4096)
+                __atomic_fetch_or(base + at, 0, __ATOMIC_RELAXED);
+        return 0;
+}
+
 int host_table_new(struct table *table, const char *name, uint64_t size, struct error *error)
 {
         void *map;
@@ -108,7 +128,7 @@ int host_table_new(struct table *table, const char *name, uint64_t size, struct 
         if (fd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
         /* Its pages now, so that a machine without memory says so here. */
-        if (fallocate(fd, 0, 0, (off_t)size) < 0) {
+        if (host_memory_populate(map, fd, 0, size) < 0) {
                 int e = errno;
                 munmap(map, size);
                 return error_errno(error, STREAMER_ENOMEM, e, "table of %" PRIu64 " bytes", size);
