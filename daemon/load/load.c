@@ -235,7 +235,7 @@ static void check_run(struct load *load)
                 load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
-                        publish_finish(&load->parts[i].publish);
+                        arrivals_finish(&load->parts[i].arrivals);
 }
 
 /* The same request as a new load, unless that was done too often, or there is no memory. What was read is of the old

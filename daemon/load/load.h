@@ -11,7 +11,7 @@
  * All transitions happen on the loop, in load.c; the steps run elsewhere and report through wake:
  *
  *   opening     lane of the file system   open the source's files
- *   planning    the same                  read and parse headers, plan, prepare publishing
+ *   planning    the same                  read and parse headers, plan, prepare the tracking of arrivals
  *   queued      -                         until all devices together grant their memory (load_memory.c)
  *   allocating  the devices' threads      segments
  *   reading     reader threads            blocks; workers build the manifests, and check files with SHA-256
@@ -33,7 +33,7 @@
 #pragma once
 
 #include "daemon/io/reader/reader.h"
-#include "daemon/load/content/publish.h"
+#include "daemon/load/content/arrivals.h"
 #include "daemon/load/content/resolve.h"
 #include "daemon/resident/admission/admission.h"
 #include "daemon/resident/model.h"
@@ -99,7 +99,7 @@ struct sha_step {
         struct work work;
         struct callback item;
         struct load_part *part;
-        size_t file, target; /* whose bytes are hashed; after the last target the file is published */
+        size_t file, target; /* whose bytes are hashed; after the last target its tensors are released */
 };
 
 /* One device. */
@@ -141,7 +141,7 @@ struct load_part {
         struct resolved resolved; /* of the load's source, or of a rank's files */
         struct source_identity identity;
         struct source_files *files;
-        struct publish publish;
+        struct arrivals arrivals;
         struct read_job job;        /* with the targets' copies, in their order */
         struct sha_step *sha_steps; /* of each file */
         size_t files_checked;

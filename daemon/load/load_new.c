@@ -9,7 +9,7 @@
 void load_drop_tables(struct load *load)
 {
         load_each_part (part, load) {
-                publish_deinit(&part->publish);
+                arrivals_deinit(&part->arrivals);
                 resolve_deinit(&part->resolved);
                 source_files_free(part->files);
                 free(part->sha_steps);

@@ -75,7 +75,7 @@ void load_free(struct load *load);
 
 /* On a worker: each part's files, from the open source, and their identity. */
 int load_open_parts(struct load *load, struct error *error);
-/* On a worker: headers, plan, publishing. */
+/* On a worker: headers, the plan, the tracking of arrivals. */
 int part_plan(struct load_part *part, struct error *error);
 /* While READING: starts to read. */
 void part_read(struct load_part *part);

@@ -77,7 +77,7 @@ int load_open_parts(struct load *load, struct error *error)
         return r;
 }
 
-/* ---- plan and publishing, on a worker ---- */
+/* ---- the plan, on a worker ---- */
 
 int part_plan(struct load_part *part, struct error *error)
 {
@@ -89,8 +89,8 @@ int part_plan(struct load_part *part, struct error *error)
                              error);
         if (r < 0 || load->request.dry_run)
                 return r;
-        return publish_init(&part->publish, &part->resolved.plan, part->job.targets, part->n_targets,
-                            load->request.sha256, error);
+        return arrivals_init(&part->arrivals, &part->resolved.plan, part->job.targets, part->n_targets,
+                             load->request.sha256, error);
 }
 
 /* ---- arrivals ---- */
@@ -107,7 +107,7 @@ static void on_arrived(struct callback *item)
         }
 }
 
-/* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are published ---- */
+/* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are released ---- */
 
 static void sha_run(struct work *work)
 {
@@ -116,7 +116,7 @@ static void sha_run(struct work *work)
         struct reader *reader = part->load->loads->reader;
         struct error error = {0};
         if (step->target == part->n_targets) {
-                publish_file(&part->publish, step->file);
+                arrivals_release_file(&part->arrivals, step->file);
                 return;
         }
         struct read_target *copy = part->job.targets[step->target];
@@ -178,7 +178,7 @@ static void fail_all(struct load_part *part, const struct error *error)
 static void build_run(struct work *work)
 {
         struct load_part *part = container_of(work, struct load_part, build);
-        publish_build(&part->publish, part->load->number, &part->build_error);
+        arrivals_build(&part->arrivals, part->load->number, &part->build_error);
 }
 
 static void build_done(struct work *work)
@@ -192,7 +192,7 @@ static void build_done(struct work *work)
                 return;
         }
         for (size_t i = 0; i < part->n_targets; i++) {
-                struct publish_target *tables = &part->publish.targets[i];
+                struct arrivals_target *tables = &part->arrivals.targets[i];
                 struct generation *g = part->targets[i]->generation;
                 if (!target_lives(part->targets[i]))
                         continue;
@@ -212,7 +212,7 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
 {
         struct load_part *part = container_of(job, struct load_part, job);
         struct wake *wake = part->load->loads->reader->wake;
-        bool whole = publish_landed(&part->publish, block);
+        bool whole = arrivals_block_landed(&part->arrivals, block);
         if (part->load->request.sha256 && whole)
                 wake_post(wake, &part->sha_steps[block->file].item);
         if (!part->load->request.sha256)
@@ -262,7 +262,7 @@ void part_read(struct load_part *part)
         job->weight = load->priority;
         job->plan = &part->resolved.plan;
         job->objects = set->objects;
-        job->leaves = part->publish.leaves;
+        job->leaves = part->arrivals.leaves;
         job->n_targets = part->n_targets;
         job->landed = on_landed;
         job->ended.run = read_ended;
@@ -274,7 +274,7 @@ void part_read(struct load_part *part)
         for (size_t i = 0; load->request.sha256 && i < set->n_objects; i++) {
                 struct sha_step *step = &part->sha_steps[i];
                 *step = (struct sha_step){.part = part, .file = i, .item.run = on_file_whole};
-                if (part->publish.file_left[i] == 0) /* no byte to read: it is complete already */
+                if (part->arrivals.file_left[i] == 0) /* no byte to read: it is complete already */
                         on_file_whole(&step->item);
         }
         work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);

@@ -39,8 +39,8 @@ void load_progress(struct load *load, struct load_progress *progress)
                 bool all = load->state == LOAD_READY;
                 if (part->state == PART_IDLE || part->state == PART_FAILED)
                         continue;
-                uint64_t tensors = all ? plan->n_tensors : publish_count(&part->publish);
-                progress->bytes += all ? plan->bytes : load_relaxed(&part->publish.bytes);
+                uint64_t tensors = all ? plan->n_tensors : arrivals_count(&part->arrivals);
+                progress->bytes += all ? plan->bytes : load_relaxed(&part->arrivals.bytes);
                 progress->total += plan->bytes;
                 if (load->pattern != NULL || first) {
                         progress->tensors += tensors;

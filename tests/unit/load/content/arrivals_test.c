@@ -7,7 +7,7 @@
  */
 #include "tests/lib/core.h"
 
-#include "daemon/load/content/publish.h"
+#include "daemon/load/content/arrivals.h"
 
 #define BLOCK (2 * MiB)
 
@@ -15,14 +15,14 @@ static const struct plan_layout layout = {.page = 4096, .align = 1, .granularity
 
 static struct model *model;
 static struct resolved resolved;
-static struct publish publish;
+static struct arrivals arrivals;
 #define TARGETS 2
 static struct read_target targets[TARGETS];
 static struct read_target *const target_list[TARGETS] = {&targets[0], &targets[1]};
 static unsigned char *images[8]; /* of the files */
 static const struct plan *plan;
 
-static void publish_open(const char *path, bool by_file)
+static void arrivals_open(const char *path, bool by_file)
 {
         struct error error = {0};
         core_resolve(&resolved, path, &layout, BLOCK);
@@ -31,13 +31,13 @@ static void publish_open(const char *path, bool by_file)
                 images[i] = (unsigned char *)file_read(resolved.set.objects[i].path, NULL);
         for (size_t i = 0; i < TARGETS; i++)
                 targets[i] = (struct read_target){.dead = false};
-        ck_assert_int_eq(publish_init(&publish, plan, target_list, TARGETS, by_file, &error), 0);
+        ck_assert_int_eq(arrivals_init(&arrivals, plan, target_list, TARGETS, by_file, &error), 0);
 }
 
 static void build(void)
 {
         struct error error = {0};
-        ck_assert_msg(publish_build(&publish, 42, &error) == 0, "%s", error.text);
+        ck_assert_msg(arrivals_build(&arrivals, 42, &error) == 0, "%s", error.text);
 }
 
 /* Completes a block as a reader thread does. */
@@ -48,22 +48,22 @@ static bool land(size_t block)
         struct plan_piece piece;
         plan_pieces_begin(b, &cursor);
         while (plan_pieces_next(plan, b, &cursor, &piece))
-                hash_bytes(images[b->file] + b->file_off + piece.in_block, piece.len, publish.leaves[piece.leaf]);
-        return publish_landed(&publish, b);
+                hash_bytes(images[b->file] + b->file_off + piece.in_block, piece.len, arrivals.leaves[piece.leaf]);
+        return arrivals_block_landed(&arrivals, b);
 }
 
 static struct manifest_view view_of(void)
 {
         struct manifest_view view;
         const char *why = "";
-        int r = manifest_open(&view, publish.manifest.map, publish.manifest.size, &why);
+        int r = manifest_open(&view, arrivals.manifest.map, arrivals.manifest.size, &why);
         ck_assert_msg(r == 0, "%s", why);
         return view;
 }
 
 static const struct arrival_header *log_of(size_t target)
 {
-        return publish.targets[target].log.map;
+        return arrivals.targets[target].log.map;
 }
 
 static uint64_t visible_in(size_t target)
@@ -112,7 +112,7 @@ static void begin_mixed(void)
 static void begin_one_file(void)
 {
         begin_mixed();
-        publish_open(core_write(model, "one.safetensors"), false);
+        arrivals_open(core_write(model, "one.safetensors"), false);
 }
 
 static void begin_by_file(void)
@@ -120,7 +120,7 @@ static void begin_by_file(void)
         begin_mixed();
         char *folder = suite_path("by-file");
         model_write_sharded(model, folder, 3, true);
-        publish_open(folder, true);
+        arrivals_open(folder, true);
         ck_assert_uint_eq(resolved.set.n_objects, 3);
 }
 
@@ -131,7 +131,7 @@ static void begin_three_blocks(void)
         model_add(model, "c", "U8", (uint64_t[]){BLOCK}, 1);
         model_add(model, "a", "U8", (uint64_t[]){BLOCK}, 1);
         model_add(model, "b", "U8", (uint64_t[]){BLOCK}, 1);
-        publish_open(core_write(model, "three.safetensors"), false);
+        arrivals_open(core_write(model, "three.safetensors"), false);
         ck_assert_uint_eq(plan->n_blocks, 3);
 }
 
@@ -156,9 +156,9 @@ TEST(no_tensor_is_visible_before_the_manifest_is_built)
 {
         for (size_t i = 0; i < plan->n_blocks; i++)
                 land(i);
-        ck_assert_uint_eq(publish_count(&publish), 0);
+        ck_assert_uint_eq(arrivals_count(&arrivals), 0);
         build();
-        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        ck_assert_uint_eq(arrivals_count(&arrivals), plan->n_tensors);
         ck_assert_uint_eq(visible(), plan->n_tensors);
 }
 
@@ -193,7 +193,7 @@ TEST(the_last_block_of_a_file_is_marked)
         ck_assert(!land(1));
         ck_assert(!land(0));
         ck_assert(land(2));
-        ck_assert_uint_eq(publish.bytes, 3 * BLOCK);
+        ck_assert_uint_eq(arrivals.bytes, 3 * BLOCK);
 }
 
 /* ---- any order, several threads, a client that watches ---- */
@@ -282,8 +282,8 @@ TEST(no_tensor_is_visible_before_it_is_complete_in_any_order, .to = suite_short(
         for (size_t i = 0; i < LANDERS; i++)
                 pthread_join(threads[i], NULL);
         ck_assert_uint_eq(race.file_end[0], 1);
-        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
-        ck_assert_uint_eq(publish.bytes, plan->bytes);
+        ck_assert_uint_eq(arrivals_count(&arrivals), plan->n_tensors);
+        ck_assert_uint_eq(arrivals.bytes, plan->bytes);
 }
 
 /* ---- by file ---- */
@@ -311,13 +311,13 @@ TEST(tensors_are_withheld_until_their_file_is_released)
         for (size_t i = 0; i < 3; i++)
                 land_file(i);
         ck_assert_uint_eq(visible(), 0);
-        publish_file(&publish, 1);
+        arrivals_release_file(&arrivals, 1);
         ck_assert_uint_eq(visible(), tensors_in(1));
         struct manifest_view view = view_of();
         for (uint64_t i = 0; i < visible(); i++)
                 digest_is_right(&view, arrival(i));
-        publish_file(&publish, 0);
-        publish_file(&publish, 2);
+        arrivals_release_file(&arrivals, 0);
+        arrivals_release_file(&arrivals, 2);
         ck_assert_uint_eq(visible(), plan->n_tensors);
         for (uint64_t i = 0; i < visible(); i++)
                 digest_is_right(&view, arrival(i));
@@ -326,8 +326,8 @@ TEST(tensors_are_withheld_until_their_file_is_released)
 TEST(a_file_released_before_the_manifest_is_seen_with_it)
 {
         land_file(2);
-        publish_file(&publish, 2);
-        ck_assert_uint_eq(publish_count(&publish), 0);
+        arrivals_release_file(&arrivals, 2);
+        ck_assert_uint_eq(arrivals_count(&arrivals), 0);
         build();
         ck_assert_uint_eq(visible(), tensors_in(2));
 }
@@ -352,11 +352,11 @@ TEST(each_target_has_its_own_log)
         for (size_t i = 0; i < plan->n_blocks; i++)
                 land(i);
         for (size_t i = 0; i < TARGETS; i++) {
-                const struct publish_target *t = &publish.targets[i];
+                const struct arrivals_target *t = &arrivals.targets[i];
                 ck_assert_uint_eq(((const struct arrival_header *)t->arrival.map)->count, plan->n_tensors);
-                ck_assert_mem_eq(t->manifest.map, publish.manifest.map, publish.manifest.size);
+                ck_assert_mem_eq(t->manifest.map, arrivals.manifest.map, arrivals.manifest.size);
         }
-        ck_assert_ptr_ne(publish.targets[0].arrival.map, publish.targets[1].arrival.map);
+        ck_assert_ptr_ne(arrivals.targets[0].arrival.map, arrivals.targets[1].arrival.map);
 }
 
 /* Loop test: dead from the start, before the tables, or after them. */
@@ -373,9 +373,9 @@ TEST(the_log_of_a_failed_target_stops, .to = 3)
         for (size_t i = 1; i < plan->n_blocks; i++)
                 land(i);
         ck_assert_uint_eq(visible(), plan->n_tensors);
-        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        ck_assert_uint_eq(arrivals_count(&arrivals), plan->n_tensors);
         if (_i < 2)
-                ck_assert_int_lt(publish.targets[1].log.fd, 0);
+                ck_assert_int_lt(arrivals.targets[1].log.fd, 0);
         else
                 ck_assert_uint_eq(visible_in(1), 1);
 }
