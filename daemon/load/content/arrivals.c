@@ -61,6 +61,7 @@ static void log_complete(struct arrivals *arrivals)
 {
         if (arrivals->record_of == NULL || arrivals->n_logged == arrivals->n_complete)
                 return;
+        require(arrivals->n_logged < arrivals->n_complete && arrivals->n_complete <= arrivals->plan->n_tensors);
         struct manifest_header *manifest = arrivals->manifest.map;
         struct manifest_record *records = (void *)((unsigned char *)manifest + manifest->records_off);
         for (size_t i = arrivals->n_logged; i < arrivals->n_complete; i++) {
@@ -88,11 +89,14 @@ bool arrivals_block_landed(struct arrivals *arrivals, const struct plan_block *b
         uint64_t *file_left = &arrivals->file_left[block->file];
         lock_scope(&arrivals->mutex);
         plan_pieces_begin(block, &cursor);
-        while (plan_pieces_next(arrivals->plan, block, &cursor, &piece))
+        while (plan_pieces_next(arrivals->plan, block, &cursor, &piece)) {
+                require(arrivals->remaining[piece.tensor] > 0);
                 if (--arrivals->remaining[piece.tensor] == 0 && !arrivals->by_file)
                         arrivals->complete[arrivals->n_complete++] = piece.tensor;
+        }
         log_complete(arrivals);
         add_relaxed(&arrivals->bytes, block->len);
+        require(*file_left >= block->len);
         *file_left -= block->len;
         return *file_left == 0;
 }
@@ -100,6 +104,7 @@ bool arrivals_block_landed(struct arrivals *arrivals, const struct plan_block *b
 void arrivals_release_file(struct arrivals *arrivals, size_t file)
 {
         lock_scope(&arrivals->mutex);
+        require(arrivals->by_file && arrivals->file_left[file] == 0);
         for (size_t i = 0; i < arrivals->plan->n_tensors; i++)
                 if (arrivals->plan->tensors[i].file == file)
                         arrivals->complete[arrivals->n_complete++] = (uint32_t)i;
@@ -213,6 +218,7 @@ int arrivals_build(struct arrivals *arrivals, uint64_t generation, struct error 
         }
         require(fill.used == counts.strings_len);
         lock_scope(&arrivals->mutex);
+        require(arrivals->record_of == NULL);
         arrivals->record_of = record_of;
         record_of = NULL;
         log_complete(arrivals);
@@ -221,6 +227,7 @@ int arrivals_build(struct arrivals *arrivals, uint64_t generation, struct error 
 
 void arrivals_finish(struct arrivals *arrivals)
 {
+        require(arrivals_count(arrivals) == arrivals->plan->n_tensors);
         const struct manifest_view m = table_manifest(&arrivals->manifest);
         struct manifest_header *header = arrivals->manifest.map;
         hash_model(&m, header->digest);
