@@ -135,12 +135,15 @@ TEST(a_range_without_a_huge_page_gets_the_small_ones_it_needs, .to = 4)
         ck_assert(!collapse_stopped(collapse));
 }
 
+/* A mapping behind the end of its file has no page, as one that lacks memory. */
 TEST(out_of_memory_is_an_error)
 {
         begin(&kernel, 0);
-        struct collapse *closed = collapse_new(&kernel, base, -1, SIZE, 0);
-        ck_assert_int_eq(collapse_prepare(closed, 0, 1), -1);
-        ck_assert_int_eq(errno, EBADF);
+        cleanup_close int empty = memfd_create("empty", MFD_CLOEXEC);
+        void *beyond = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, empty, 0);
+        struct collapse *without = collapse_new(&kernel, beyond, empty, SIZE, 0);
+        ck_assert_int_eq(collapse_prepare(without, 0, 1), -1);
+        ck_assert_int_eq(errno, ENOMEM);
         ck_assert_uint_eq(own.calls, 0);
 }
 
