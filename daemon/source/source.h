@@ -99,6 +99,10 @@ extern const struct source_ops source_local, source_web, source_s3, source_hf, s
 
 bool source_is_local(const char *canonical); /* opened as the caller, where the daemon is root */
 bool source_is_test(const char *canonical);  /* its models evict nothing, are not cached and are not persisted */
+/* Of a URL that may be signed. What is persisted, or handed to clients, has such a source without its query. */
+bool source_has_query(const char *canonical);
+/* malloc'd; the same where it has none. NULL: no memory. */
+char *source_without_query(const char *canonical);
 
 /* How files below a root can be read: the capabilities of its file system, tried on an existing file. */
 struct root_facts {

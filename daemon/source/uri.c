@@ -54,6 +54,16 @@ bool source_is_test(const char *canonical)
         return ops_of(canonical) == &source_probe;
 }
 
+bool source_has_query(const char *canonical)
+{
+        return ops_of(canonical) == &source_web && strchr(canonical, '?') != NULL;
+}
+
+char *source_without_query(const char *canonical)
+{
+        return source_has_query(canonical) ? strndup(canonical, strcspn(canonical, "?")) : strdup(canonical);
+}
+
 static int assume(const struct source_ops *ops, const struct sources *sources, struct assumed *assumed,
                   struct error *error)
 {

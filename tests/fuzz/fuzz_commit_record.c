@@ -37,7 +37,7 @@ static void check_generation(const struct commit_record *record, const struct ge
         uint64_t sum = 0;
         const char *why = NULL;
         struct manifest_view manifest = table_manifest(&g->manifest);
-        holds(g->manifest.size == manifest_size && record->manifest.fd == -1);
+        holds(g->manifest.size == manifest_size && record->manifest_size == manifest_size);
         for (unsigned i = 0; i < record->n_segments; i++)
                 sum += record->segments[i].size;
         holds(sum <= record->charged);

@@ -68,7 +68,6 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uin
         struct writer w;
         struct facts facts = {.w = &w};
         struct commit_record record = {.name = (char *)(uintptr_t)generation_name(g),
-                                       .source = g->source,
                                        .id = id,
                                        .device = g->device->uuid,
                                        .charged = g->charged,
@@ -79,10 +78,14 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uin
                 record.segments[i].small_bytes = segment_small_bytes(&g->segments[i]);
                 record.segments[i].pages = g->segments[i].pages;
         }
+        record.source = source_without_query(g->source);
+        if (record.source == NULL)
+                return STREAMER_ENOMEM;
         writer_init(&w);
         writer_map(&w, FACTS);
         record_facts(&facts, &record);
         generation_facts(&facts, (struct generation *)(uintptr_t)g);
+        free(record.source);
         if (w.failed) {
                 writer_deinit(&w);
                 return STREAMER_ENOMEM;
@@ -124,7 +127,7 @@ int commit_record_open_consume_fd(struct commit_record *record, int fd, struct e
         struct facts facts = {.from = &record->map.unpacked.data};
         struct stat st;
         size_t manifest_size = 0;
-        *record = (struct commit_record){.manifest.fd = fd};
+        *record = (struct commit_record){.file.fd = fd};
         int seals = fcntl(fd, F_GET_SEALS);
         if (seals < 0 || (seals & SEALS) != SEALS)
                 return damaged(error, "it is not sealed");
@@ -133,15 +136,13 @@ int commit_record_open_consume_fd(struct commit_record *record, int fd, struct e
         void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
                 return error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
-        record->manifest = (struct table){.fd = fd, .map = map, .size = (size_t)st.st_size};
+        record->file = (struct table){.fd = fd, .map = map, .size = (size_t)st.st_size};
         const char *wrong = record_open(map, (size_t)st.st_size, MAGIC, &manifest_size, &record->map);
         if (wrong == NULL && manifest_size == 0)
                 wrong = "wrong sizes";
         if (wrong != NULL)
                 return damaged(error, wrong);
-        /* The manifest comes first; the rest is not used again. */
-        mremap(map, (size_t)st.st_size, manifest_size, 0);
-        record->manifest.size = manifest_size;
+        record->manifest_size = manifest_size;
         record_facts(&facts, record);
         return check_facts(&facts, error);
 }
@@ -151,14 +152,14 @@ static int check(const struct commit_record *r, const struct generation *g, stru
 {
         struct manifest_view m;
         const char *why;
-        uint64_t sum = 0, size = r->manifest.size;
+        uint64_t sum = 0, size = r->manifest_size;
         for (size_t i = 0; i < r->n_segments; i++)
                 if (r->segments[i].size == 0 || __builtin_add_overflow(sum, r->segments[i].size, &sum) ||
                     r->segments[i].small_bytes > r->segments[i].size)
                         return damaged(error, "wrong sizes of segments");
         if (sum > r->charged)
                 return damaged(error, "wrong sizes of segments");
-        if (manifest_open(&m, r->manifest.map, size, &why) < 0)
+        if (manifest_open(&m, r->file.map, size, &why) < 0)
                 return damaged(error, why);
         if (m.header->size != size || m.header->generation != g->number || m.header->n_records != g->n_tensors ||
             m.header->n_segments != r->n_segments || memcmp(m.header->digest, g->digest, DIGEST_SIZE) != 0)
@@ -172,27 +173,38 @@ static int check(const struct commit_record *r, const struct generation *g, stru
         return 0;
 }
 
+/* The pages of the record are also the store's, and clients map only these. */
+static int copy_manifest(const struct commit_record *record, struct table *copy, struct error *error)
+{
+        int r = host_table_new(copy, "streamerd-manifest", record->manifest_size, error);
+        if (r == 0)
+                memcpy(copy->map, record->file.map, record->manifest_size);
+        return r;
+}
+
 int commit_record_restore(struct commit_record *record, struct generation *g, struct error *error)
 {
         struct facts facts = {.from = &record->map.unpacked.data};
         generation_facts(&facts, g);
-        int r = check_facts(&facts, error) ?: check(record, g, error);
+        struct table manifest = {.fd = -1};
+        int r = check_facts(&facts, error) ?: check(record, g, error) ?: copy_manifest(record, &manifest, error);
         if (r == 0 && strncmp(record->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
-                const struct manifest_view manifest = table_manifest(&record->manifest);
-                r = published_read(&g->published, &manifest, error);
+                const struct manifest_view view = table_manifest(&manifest);
+                r = published_read(&g->published, &view, error);
         }
-        if (r < 0)
+        if (r < 0) {
+                table_drop(&manifest);
                 return r;
+        }
         g->caller = record->caller;
-        g->manifest = record->manifest;
-        record->manifest = (struct table){.fd = -1};
+        g->manifest = manifest;
         return 0;
 }
 
 void commit_record_deinit(struct commit_record *record)
 {
         message_deinit(&record->map);
-        table_drop(&record->manifest);
+        table_drop(&record->file);
         free(record->name);
         free(record->source);
         free(record->device);

@@ -2,7 +2,10 @@
  *
  * The commit record of a stored model: its manifest, followed by what it takes to restore the model (facts.h), in one
  * memfd that is sealed against any change. A valid record in the store means that the model was ready and that its
- * segments were stored before. The manifest comes first, so that clients can map the same descriptor.
+ * segments were stored before.
+ *
+ * The record never reaches a client: its facts name the user, the groups and the source. A restored generation has a
+ * copy of the manifest. The source is without the query of a URL, which may be a signature.
  */
 #pragma once
 
@@ -28,12 +31,14 @@ struct commit_record {
         } segments[GENERATION_SEGMENTS];
         size_t n_segments;
         struct message map;
-        struct table manifest;
+        struct table file; /* all of it; the manifest comes first */
+        uint64_t manifest_size;
 };
 
 /* Takes over fd. STREAMER_ECORRUPT where the seals, sizes, checksum or version are wrong. To be deinited in any case.
  */
 int commit_record_open_consume_fd(struct commit_record *record, int fd, struct error *error);
-/* Into a new generation, with the manifest. STREAMER_ECORRUPT where a fact, or the manifest, is wrong. */
+/* Into a new generation, with a copy of the manifest. STREAMER_ECORRUPT where a fact, or the manifest, is wrong;
+ * STREAMER_ENOMEM. */
 int commit_record_restore(struct commit_record *record, struct generation *generation, struct error *error);
-void commit_record_deinit(struct commit_record *record); /* accepts a zeroed one whose manifest.fd is -1 */
+void commit_record_deinit(struct commit_record *record); /* accepts a zeroed one whose file.fd is -1 */

@@ -268,7 +268,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
 
 static void restore_model(struct persist *persist, struct inherited *e, size_t n)
 {
-        struct commit_record record = {.manifest.fd = -1};
+        struct commit_record record = {.file.fd = -1};
         struct error error = {0};
         int r = check_parts(e, n, &error)
                         ?: commit_record_open_consume_fd(&record, take_fd(&e->fd), &error)

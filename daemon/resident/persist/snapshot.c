@@ -134,11 +134,12 @@ void snapshot_deinit(struct snapshot *snapshot)
         *snapshot = (struct snapshot){0};
 }
 
-/* Generations that serve, and pinned ones that are loading, but for what nothing could load again. */
+/* Generations that serve, and pinned ones that are loading, but for what nothing could load again: a source whose query
+ * may be a signature is not written to disk. */
 static bool is_persisted(const struct generation *g)
 {
         bool counts = g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->settings.pinned);
-        return counts && !source_is_test(g->source) && g->published == NULL;
+        return counts && !source_is_test(g->source) && !source_has_query(g->source) && g->published == NULL;
 }
 
 /* The model of this name, with the devices of all its generations, if this is the first of them. */

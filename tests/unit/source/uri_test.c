@@ -33,6 +33,25 @@ TEST(a_source_has_one_canonical_form, EACH(canonicals))
         ck_assert_str_eq(out, canonicals[_i].canonical);
 }
 
+/* What of it may be persisted, or handed to clients. */
+static const struct {
+        const char *source, *without;
+} queries[] = {
+        {"https://host/m.safetensors?X-Signature=s", "https://host/m.safetensors"},
+        {"http://host/a?b?c", "http://host/a"},
+        {"https://host/m.safetensors", NULL},
+        {"s3://bucket/what?", NULL},
+        {"hf://org/name@what?", NULL},
+        {"/models/what?", NULL},
+};
+
+TEST(only_a_url_has_a_query, EACH(queries))
+{
+        const char *source = queries[_i].source, *without = queries[_i].without;
+        ck_assert(source_has_query(source) == (without != NULL));
+        ck_assert_str_eq(source_without_query(source), without != NULL ? without : source);
+}
+
 static const struct {
         const char *source;
         int code;

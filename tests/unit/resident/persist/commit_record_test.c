@@ -103,6 +103,27 @@ TEST(a_commit_record_restores_all_fields_of_a_generation)
         ck_assert_int_eq(memcmp(is->manifest.map, was->manifest.map, was->manifest.size), 0);
 }
 
+/* The record goes on behind the manifest, with the loader's user, groups and source. */
+TEST(a_restored_generation_has_a_manifest_of_its_own)
+{
+        struct generation *was = full("m"), *is = loading("n");
+        struct commit_record record = record_of(was);
+        struct stat st;
+        ck_assert_int_eq(commit_record_restore(&record, is, &error), 0);
+        must(fstat(is->manifest.fd, &st));
+        ck_assert_int_eq(st.st_size, (off_t)was->manifest.size);
+        ck_assert_uint_eq(is->manifest.size, was->manifest.size);
+}
+
+TEST(the_query_of_a_url_is_not_recorded)
+{
+        struct generation *was = full("m");
+        was->source = strdup("https://host/m.safetensors?X-Signature=s");
+        struct commit_record record = record_of(was);
+        ck_assert_str_eq(record.source, "https://host/m.safetensors");
+        ck_assert_ptr_null(memmem(record.file.map, record.file.size, "X-Signature", 11));
+}
+
 /* They are not counted for a restored segment. */
 TEST(small_pages_are_restored)
 {
