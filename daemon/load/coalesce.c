@@ -161,7 +161,7 @@ static void set_numbers(struct load *load)
         }
 }
 
-bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *))
+enum coalesced load_coalesce(struct load *load)
 {
         struct generation *same[LOAD_DEVICES];
         struct load *other, *under_way = NULL;
@@ -175,11 +175,13 @@ bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *,
                 counts = counts && (load->pattern == NULL || (same[i] != NULL && same[i]->number == same[0]->number));
         }
         if (counts && under_way != NULL) {
-                if (load->n_targets == 1 && under_way->n_targets == 1)
-                        join(load, same[0], under_way);
-                else
-                        load_watch(under_way, &load->awaited, awaited_ended);
-                return false;
+                if (load->n_targets > 1 || under_way->n_targets > 1) {
+                        load_await(load, under_way);
+                        return COALESCE_AWAITS;
+                }
+                join(load, same[0], under_way);
+                require(load_ended(load->state));
+                return COALESCE_ENDED;
         }
         for (size_t i = 0; counts && i < load->n_targets && !load_ended(load->state); i++)
                 if (same[i] != NULL)
@@ -187,8 +189,8 @@ bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *,
         if (counts && !load_ended(load->state) && !load_has(load, TARGET_OPEN))
                 load_end(load, LOAD_READY, NULL);
         if (load_ended(load->state))
-                return false;
+                return COALESCE_ENDED;
         load_find_cached(load);
         set_numbers(load);
-        return true;
+        return COALESCE_LOADS;
 }

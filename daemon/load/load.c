@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a load's life: one function begins each step, one takes its result and begins the next. See load.h. The
- * other files make the steps and call none of these functions; they return, or call load->proceed().
+ * The life of a load: load_advance() is called whenever something of a state's work is done, and enters the next state
+ * once all of it is; enter() begins the work of a state. See load.h. The other files do the work and call none of these
+ * functions: they return, or post load_advance_later().
  *
  * How it fails: a step, or the last target that fails, sets an error, and load_end() decides the outcome at once.
  */
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/io/http/http.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -15,15 +17,7 @@
 /* How often devices may refuse memory that was granted. */
 #define RETRIES_MAX 4
 
-/* True: the load has ended. */
-static bool step_failed(struct load *load)
-{
-        if (load->step_error.code != 0)
-                load_end(load, LOAD_FAILED, &load->step_error);
-        return load->step_error.code != 0;
-}
-
-/* ---- opening ---- */
+/* ---- opening, on a worker ---- */
 
 static int open_source(const struct load *load, struct source_set *opened, struct error *error)
 {
@@ -37,66 +31,7 @@ static void open_run(struct load *load)
                 load_open_parts(load, &load->step_error);
 }
 
-static void coalesce(struct load *load);
-static void plan(struct load *load);
-static void allocate(struct load *load);
-
-static void reserve(struct load *load)
-{
-        load_set_state(load, LOAD_QUEUED);
-        load_reserve(load, allocate);
-}
-
-static void awaited_ended(struct load_watch *watch, struct load *other)
-{
-        coalesce(container_of(watch, struct load, awaited));
-}
-
-static void coalesce(struct load *load)
-{
-        if (!load_coalesce(load, awaited_ended))
-                return;
-        if (load->cached)
-                reserve(load);
-        else
-                plan(load);
-}
-
-static void open_done(struct load *load)
-{
-        if (step_failed(load))
-                return;
-        load_each_target (t, load) {
-                struct generation *g = t->generation;
-                if (g == NULL)
-                        continue;
-                g->identity = t->part->identity;
-                g->files = source_files_ref(t->part->files);
-                g->has_identity = true;
-        }
-        coalesce(load);
-}
-
-static void find_lane_run(struct load *load)
-{
-        load->lane = source_lane(load->source);
-}
-
-static void find_lane_done(struct load *load)
-{
-        if (source_is_local(load->source) && !load->request.dry_run)
-                reader_announce(load->loads->reader, &load->announced, load->lane);
-        load_step_start(load, load->lane, open_run, open_done);
-}
-
-/* A worker looks the source's file system up first, in a file as well: the announcement names it. */
-void load_open(struct load *load)
-{
-        loads_check_prefault(load->loads);
-        load_step_start(load, WORK_LANE_CPU, find_lane_run, find_lane_done);
-}
-
-/* ---- planning ---- */
+/* ---- planning, on a worker ---- */
 
 static void plan_run(struct load *load)
 {
@@ -105,111 +40,7 @@ static void plan_run(struct load *load)
                         part_plan(&load->parts[i], &load->step_error);
 }
 
-static void plan_done(struct load *load)
-{
-        if (step_failed(load))
-                return;
-        if (load->request.dry_run) {
-                load_end(load, LOAD_READY, NULL);
-                return;
-        }
-        load_each_open (t, load) {
-                if (t->part->state == PART_IDLE) /* replicas share it */
-                        part_set_state(t->part, PART_PLANNED);
-                t->generation->data_bytes = t->part->resolved.plan.bytes;
-                t->generation->n_tensors = t->part->resolved.plan.n_tensors;
-        }
-        reserve(load);
-}
-
-static void plan(struct load *load)
-{
-        load_set_state(load, LOAD_PLANNING);
-        load_step_start(load, load->lane, plan_run, plan_done);
-}
-
-/* ---- reading ---- */
-
-static void maybe_check(struct load *load);
-
-static void start_reading(struct load *load)
-{
-        load_set_state(load, LOAD_READING);
-        if (load->cached) {
-                load_copy_cached(load);
-                return;
-        }
-        load->proceed = maybe_check;
-        load_each_part (part, load)
-                if (part_first(part) != NULL)
-                        part_read(part);
-        reader_announce_end(load->loads->reader, &load->announced);
-}
-
-/* ---- allocating ----
- *
- * A device that is shared with other software may refuse what was granted. Then the load frees what it has allocated
- * everywhere and asks again: admission knows the new ceiling, and may evict, queue or refuse. */
-
-static void release_run(struct load_target *target)
-{
-        generation_release_segments(target->generation);
-        target->generation->n_segments = 0;
-}
-
-static void release_done(struct load_target *target)
-{
-        generation_uncharge(target->generation);
-}
-
-static void alloc_run(struct load_target *target)
-{
-        struct generation *g = target->generation;
-        const uint64_t *sizes;
-        size_t n = target_segments(target, &sizes);
-        for (size_t i = 0; i < n; i++) {
-                if (g->device->ops->alloc(g->device, sizes[i], &g->segments[i], &target->step_error) < 0)
-                        break;
-                g->n_segments++;
-        }
-}
-
-static void alloc_done(struct load_target *target)
-{
-        struct load *load = target->load;
-        bool refused = target->step_error.code == STREAMER_ENOMEM && target->device->ops->ceiling != NULL;
-        if (refused && load->retries < RETRIES_MAX) {
-                log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name,
-                         target->device->name, target->generation->charged);
-                load->refused = true;
-        } else if (target->step_error.code != 0) {
-                target_fail(target, &target->step_error);
-        }
-}
-
-static void all_allocated(struct load *load)
-{
-        if (!load->refused) {
-                start_reading(load);
-                return;
-        }
-        load->retries++;
-        load_start_targets(load, release_run, release_done, reserve);
-}
-
-static void allocate(struct load *load)
-{
-        load_set_state(load, LOAD_ALLOCATING);
-        loads_check_prefault(load->loads);
-        load->refused = false;
-        load_each_open (t, load) {
-                t->copy.segments = t->generation->segments;
-                t->step_error = (struct error){0};
-        }
-        load_start_targets(load, alloc_run, alloc_done, all_allocated);
-}
-
-/* ---- checking ---- */
+/* ---- checking, on a worker ---- */
 
 /* Whether the source's paths lead to other files than those that were opened. */
 static bool is_replaced(const struct load *load)
@@ -238,6 +69,238 @@ static void check_run(struct load *load)
                         arrivals_finish(&load->parts[i].arrivals);
 }
 
+/* ---- steps of the load: in a lane ---- */
+
+static void step_run(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        http_reuse_begin(&load->abandoned);
+        switch (load->step_of) {
+        case LOAD_LOCATING:
+                load->lane = source_lane(load->source);
+                break;
+        case LOAD_OPENING:
+                open_run(load);
+                break;
+        case LOAD_PLANNING:
+                plan_run(load);
+                break;
+        case LOAD_CHECKING:
+                check_run(load);
+                break;
+        default:
+                require(false);
+        }
+        http_reuse_end();
+}
+
+static void load_advance(struct load *load);
+
+static void step_done(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        load->stepping = false;
+        if (load_step_done(load))
+                load_advance(load);
+}
+
+static void start_step(struct load *load, uint64_t lane)
+{
+        require(!load->stepping && load->n_steps == 0);
+        load->pending++;
+        load->stepping = true;
+        load->step_of = load->state;
+        load->step_error = (struct error){0};
+        work_submit(load->loads->pool, lane, &load->step, step_run, step_done);
+}
+
+/* ---- steps of its targets: on their devices' threads ---- */
+
+static void target_step_run(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        switch (target->load->step_of) {
+        case LOAD_ALLOCATING:
+                target_allocate(target);
+                break;
+        case LOAD_RELEASING:
+                target_deallocate(target);
+                break;
+        case LOAD_COPYING:
+                target_copy(target);
+                break;
+        default:
+                require(false);
+        }
+}
+
+/* True: the device refused memory that it had granted, and the load asks again. */
+static bool is_refused(struct load_target *target)
+{
+        struct load *load = target->load;
+        if (target->step_error.code != STREAMER_ENOMEM || target->device->ops->ceiling == NULL ||
+            load->retries == RETRIES_MAX)
+                return false;
+        log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name, target->device->name,
+                 target->generation->charged);
+        return true;
+}
+
+static void target_step_done(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct load *load = target->load;
+        require(load->n_steps > 0);
+        load->n_steps--;
+        if (!load_step_done(load))
+                return;
+        require(load->state == load->step_of);
+        if (load->state == LOAD_RELEASING)
+                generation_uncharge(target->generation);
+        else if (load->state == LOAD_ALLOCATING && is_refused(target))
+                load->refused = true;
+        else if (target->step_error.code != 0)
+                target_fail(target, &target->step_error);
+        else if (load->state == LOAD_COPYING)
+                target_take_copy(target);
+        load_advance(load);
+}
+
+/* For each target that lives. */
+static void start_target_steps(struct load *load)
+{
+        require(!load->stepping && load->n_steps == 0);
+        load->step_of = load->state;
+        load_each_open (t, load) {
+                t->step_error = (struct error){0};
+                load->pending++;
+                load->n_steps++;
+                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, target_step_run, target_step_done);
+        }
+        require(load->n_steps > 0);
+}
+
+/* ---- beginning the work of a state ---- */
+
+static void begin_allocating(struct load *load)
+{
+        loads_check_prefault(load->loads);
+        load->refused = false;
+        load_each_open (t, load)
+                t->copy.segments = t->generation->segments;
+        start_target_steps(load);
+}
+
+static void begin_copying(struct load *load)
+{
+        load_each_open (t, load)
+                log_info("%s: restored to %s from the host cache, without reading files", load->name, t->device->name);
+        start_target_steps(load);
+}
+
+static void begin_reading(struct load *load)
+{
+        load_each_part (part, load)
+                if (part_first(part) != NULL)
+                        part_read(part);
+        reader_announce_end(load->loads->reader, &load->announced);
+}
+
+static void begin_checking(struct load *load)
+{
+        load_each_part (part, load)
+                part->checking = part_first(part) != NULL;
+        start_step(load, load->lane);
+}
+
+/* May end the load. */
+static void enter(struct load *load, enum load_state state)
+{
+        load_set_state(load, state);
+        switch (state) {
+        case LOAD_OPENING:
+        case LOAD_PLANNING:
+                start_step(load, load->lane);
+                break;
+        case LOAD_QUEUED:
+                load_reserve(load);
+                break;
+        case LOAD_ALLOCATING:
+                begin_allocating(load);
+                break;
+        case LOAD_RELEASING:
+                start_target_steps(load);
+                break;
+        case LOAD_COPYING:
+                begin_copying(load);
+                break;
+        case LOAD_READING:
+                begin_reading(load);
+                break;
+        case LOAD_CHECKING:
+                begin_checking(load);
+                break;
+        case LOAD_AWAITING: /* load_coalesce() has begun that */
+                break;
+        case LOAD_LOCATING: /* load_launch() */
+        case LOAD_READY:    /* load_end() */
+        case LOAD_FAILED:
+        case LOAD_CANCELLED:
+                require(false);
+        }
+}
+
+/* ---- taking the result of a state ---- */
+
+/* The source is open, or what was awaited has ended: another load may have to be awaited. */
+static void coalesce(struct load *load)
+{
+        switch (load_coalesce(load)) {
+        case COALESCE_ENDED:
+                break;
+        case COALESCE_AWAITS:
+                enter(load, LOAD_AWAITING);
+                break;
+        case COALESCE_LOADS:
+                enter(load, load->cached ? LOAD_QUEUED : LOAD_PLANNING);
+                break;
+        }
+}
+
+static void take_identities(struct load *load)
+{
+        load_each_target (t, load) {
+                struct generation *g = t->generation;
+                if (g == NULL)
+                        continue;
+                g->identity = t->part->identity;
+                g->files = source_files_ref(t->part->files);
+                g->has_identity = true;
+        }
+}
+
+static void take_plans(struct load *load)
+{
+        load_each_open (t, load) {
+                if (t->part->state == PART_IDLE) /* replicas share it */
+                        part_set_state(t->part, PART_PLANNED);
+                t->generation->data_bytes = t->part->resolved.plan.bytes;
+                t->generation->n_tensors = t->part->resolved.plan.n_tensors;
+        }
+}
+
+/* All blocks, manifests and files' digests of the parts that have a target left. */
+static bool is_read(const struct load *load)
+{
+        load_each_part (part, load) {
+                size_t files = load->request.sha256 ? part->resolved.set.n_objects : 0;
+                bool complete = part->state == PART_READ && part->built && part->files_checked >= files;
+                if (part_first(part) != NULL && !complete)
+                        return false;
+        }
+        return true;
+}
+
 /* The same request as a new load, unless that was done too often, or there is no memory. What was read is of the old
  * file, complete or not. Clients that attached early are notified of the failure. */
 static bool begin_again(struct load *load)
@@ -259,19 +322,19 @@ static bool begin_again(struct load *load)
         load->charge = (struct quota_charge){.user = NULL};
         load->superseded = true;
         load_move_watchers(load, next);
-        load_open(next);
+        load_launch(next);
         log_info("%s: its files were replaced while they were read: the load begins again (%u of %d): %s", load->name,
                  load->restarts + 1, LOAD_RESTARTS, load->step_error.text);
-        load_end(load, LOAD_FAILED, &load->step_error);
         return true;
 }
 
-static void check_done(struct load *load)
+static void end_checked(struct load *load)
 {
-        if (load->step_error.code != 0 && begin_again(load))
+        if (load->step_error.code != 0) {
+                begin_again(load);
+                load_end(load, LOAD_FAILED, &load->step_error);
                 return;
-        if (step_failed(load))
-                return;
+        }
         load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;
                 t->generation->verified = load->request.sha256;
@@ -280,19 +343,110 @@ static void check_done(struct load *load)
         load_end(load, LOAD_READY, NULL);
 }
 
-static void maybe_check(struct load *load)
+/* ---- the states ---- */
+
+static bool work_is_done(const struct load *load)
 {
-        if (load->state != LOAD_READING)
-                return;
-        load_each_part (part, load) {
-                size_t files = load->request.sha256 ? part->resolved.set.n_objects : 0;
-                bool complete = part->state == PART_READ && part->built && part->files_checked >= files;
-                part->checking = part_first(part) != NULL;
-                if (part->checking && !complete)
-                        return;
+        switch (load->state) {
+        case LOAD_LOCATING:
+        case LOAD_OPENING:
+        case LOAD_PLANNING:
+        case LOAD_CHECKING:
+                return !load->stepping;
+        case LOAD_AWAITING:
+                return load->awaits == NULL;
+        case LOAD_QUEUED:
+                return load->granted;
+        case LOAD_ALLOCATING:
+        case LOAD_RELEASING:
+        case LOAD_COPYING:
+                return load->n_steps == 0;
+        case LOAD_READING:
+                return is_read(load);
+        case LOAD_READY:
+        case LOAD_FAILED:
+        case LOAD_CANCELLED:
+                return false;
         }
-        load_set_state(load, LOAD_CHECKING);
-        load_step_start(load, load->lane, check_run, check_done);
+        return false;
+}
+
+/* Something of the work of its state is done. If all is, enters the next state, or ends the load. */
+static void load_advance(struct load *load)
+{
+        require(load->magic == LOAD_MAGIC);
+        if (!work_is_done(load))
+                return;
+        switch (load->state) {
+        case LOAD_LOCATING:
+                if (source_is_local(load->source) && !load->request.dry_run)
+                        reader_announce(load->loads->reader, &load->announced, load->lane);
+                enter(load, LOAD_OPENING);
+                break;
+        case LOAD_OPENING:
+                if (load->step_error.code != 0) {
+                        load_end(load, LOAD_FAILED, &load->step_error);
+                        break;
+                }
+                take_identities(load);
+                coalesce(load);
+                break;
+        case LOAD_AWAITING:
+                coalesce(load);
+                break;
+        case LOAD_PLANNING:
+                if (load->step_error.code != 0) {
+                        load_end(load, LOAD_FAILED, &load->step_error);
+                } else if (load->request.dry_run) {
+                        load_end(load, LOAD_READY, NULL);
+                } else {
+                        take_plans(load);
+                        enter(load, LOAD_QUEUED);
+                }
+                break;
+        case LOAD_QUEUED:
+                enter(load, LOAD_ALLOCATING);
+                break;
+        case LOAD_ALLOCATING:
+                if (load->refused)
+                        enter(load, LOAD_RELEASING);
+                else
+                        enter(load, load->cached ? LOAD_COPYING : LOAD_READING);
+                break;
+        case LOAD_RELEASING:
+                load->retries++;
+                enter(load, LOAD_QUEUED);
+                break;
+        case LOAD_COPYING:
+                load_end(load, LOAD_READY, NULL);
+                break;
+        case LOAD_READING:
+                enter(load, LOAD_CHECKING);
+                break;
+        case LOAD_CHECKING:
+                end_checked(load);
+                break;
+        case LOAD_READY:
+        case LOAD_FAILED:
+        case LOAD_CANCELLED:
+                require(false);
+        }
+}
+
+static void on_advance(struct callback *item)
+{
+        struct load *load = container_of(item, struct load, advance);
+        if (load_step_done(load))
+                load_advance(load);
+}
+
+/* A worker looks the source's file system up first, in a file as well: the announcement names it. */
+void load_launch(struct load *load)
+{
+        require(load->state == LOAD_LOCATING);
+        load->advance.run = on_advance;
+        loads_check_prefault(load->loads);
+        start_step(load, WORK_LANE_CPU);
 }
 
 /* ---- prefaulting ----

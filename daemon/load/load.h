@@ -2,20 +2,27 @@
  *
  * One load: from a source to generations that serve, one on each of its devices.
  *
- *   opening > planning > queued > allocating > reading > checking > ended (ready, failed, cancelled)
- *      |          \ from the host cache: queued > allocating > reading (the copies) > ready
- *      |                    ^            |
- *      |                    +------------+ a device refused what was granted
- *      \-> ended: resident already, or joined to a load in progress (coalesce.c)
+ *   locating > opening > planning > queued > allocating > reading > checking > ended (ready, failed, cancelled)
+ *                 | ^        ^       ^ ^       |   |
+ *                 | |        |       | |       |   \-> copying, from the host cache > ended
+ *                 | |        |       | releasing: a device refused what was granted
+ *                 v |        |       | from the host cache: no plan
+ *               awaiting ----+-------+
+ *                 \-> ended: resident already, or joined to a load in progress (coalesce.c)
  *
- * All transitions happen on the loop, in load.c; the steps run elsewhere and report through wake:
+ * All transitions happen on the loop, in load_advance() (load.c), which has the whole life in one switch; only ends
+ * are decided elsewhere, too (load_end). The work of a state runs elsewhere and reports through wake:
  *
- *   opening     lane of the file system   open the source's files
- *   planning    the same                  read and parse headers, plan, prepare the tracking of arrivals
+ *   locating    a worker                  finds the lane of the source's file system
+ *   opening     that lane                 opens the source's files
+ *   awaiting    -                         the end of another load of the same files
+ *   planning    the lane                  reads and parses headers, plans, prepares the tracking of arrivals
  *   queued      -                         until all devices together grant their memory (load_memory.c)
  *   allocating  the devices' threads      segments
+ *   releasing   the same                  gives them back, to ask again
+ *   copying     the same                  the bytes, from the host cache
  *   reading     reader threads            blocks; workers build the manifests, and check files with SHA-256
- *   checking    lane of the file system   the source again, and the model digest
+ *   checking    the lane                  the source again, and the model digest
  *
  * Targets and parts. A target is a device and its generation. A part is what is planned and read once: replicas on
  * devices of one layout are targets of one part, whose blocks are copied to each; the host, where blocks are read in
@@ -39,10 +46,14 @@
 #include "daemon/resident/model.h"
 
 enum load_state {
+        LOAD_LOCATING,
         LOAD_OPENING,
+        LOAD_AWAITING,
         LOAD_PLANNING,
-        LOAD_QUEUED,
+        LOAD_QUEUED, /* from here on: its targets that are open have to be loaded */
         LOAD_ALLOCATING,
+        LOAD_RELEASING,
+        LOAD_COPYING,
         LOAD_READING,
         LOAD_CHECKING,
         LOAD_READY, /* this and the following: ended */
@@ -185,21 +196,22 @@ struct load {
         uint64_t end_number; /* ascending by end; 0: it has not ended */
         uint64_t started_ns, ended_ns;
 
-        struct source_set opened;  /* the source, all of it */
-        struct object *ranked;     /* copies of its objects, by rank and part; NULL: replicas */
-        struct load_watch awaited; /* another load of the same files, awaited */
-        struct callback end;       /* on a later turn of the loop: calls the watchers */
-        struct work step;          /* in flight; `pending` counts it, those of parts and targets, and subscribers */
+        struct source_set opened; /* the source, all of it */
+        struct object *ranked;    /* copies of its objects, by rank and part; NULL: replicas */
+        struct load *awaits;      /* another load of the same files, while AWAITING; NULL: it has ended */
+        struct list in_awaiting;  /* in awaits->awaiting */
+        struct list awaiting;     /* loads that await this one */
+        struct callback advance;  /* load_advance(), on a later turn of the loop */
+        struct callback end;      /* on a later turn of the loop: calls the watchers */
+        struct work step;         /* of the load, as opposed to those of its targets and parts */
         struct error step_error;
-        void (*step_run)(struct load *load);
-        void (*step_done)(struct load *load);
-        void (*target_run)(struct load_target *target); /* of the targets' steps */
-        void (*target_done)(struct load_target *target);
-        void (*targets_done)(struct load *load);
-        /* The next step (load.c). While QUEUED: memory is granted. While READING: something of it is done. */
-        void (*proceed)(struct load *load);
-        unsigned pending, n_steps /* of targets */, retries;
+        enum load_state step_of; /* the state whose steps are in flight; constant meanwhile: threads read it */
+        bool stepping;           /* the load's own step is in flight */
+        unsigned n_steps;        /* of targets, in flight */
+        unsigned pending;        /* all that is in flight or posted, and subscribers: the load is not freed */
+        unsigned retries;
         bool cached;       /* it is copied from the host cache */
+        bool granted;      /* the memory that it is QUEUED for */
         bool refused;      /* a device refused what was granted */
         bool replaced;     /* the check has found other files in place of those that were read */
         bool superseded;   /* it has been begun again, as another load */

@@ -60,8 +60,10 @@ static void on_answer(struct admission_request *request, const struct error *err
         struct load_target *refused = NULL;
         if (!load_step_done(load))
                 return;
+        require(load->state == LOAD_QUEUED && !load->granted);
         if (error->code == 0) {
-                load->proceed(load);
+                load->granted = true;
+                load_advance_later(load);
                 return;
         }
         load_each_target (t, load)
@@ -100,9 +102,10 @@ int load_charge_model(const struct load *load, const struct device *device, stru
                                      &load->limits, charge, error);
 }
 
-void load_reserve(struct load *load, void (*granted)(struct load *))
+void load_reserve(struct load *load)
 {
-        load->proceed = granted;
+        require(load->state == LOAD_QUEUED);
+        load->granted = false;
         load_put_served(load);
         load_each_open (t, load) {
                 struct generation *g = t->generation;
@@ -123,6 +126,27 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
         }
         if (!load_ended(load->state))
                 ask(load);
+}
+
+/* ---- segments, on the device's thread ---- */
+
+void target_allocate(struct load_target *target)
+{
+        struct generation *g = target->generation;
+        const uint64_t *sizes;
+        size_t n = target_segments(target, &sizes);
+        require(g->n_segments == 0 && n <= GENERATION_SEGMENTS);
+        for (size_t i = 0; i < n; i++) {
+                if (g->device->ops->alloc(g->device, sizes[i], &g->segments[i], &target->step_error) < 0)
+                        break;
+                g->n_segments++;
+        }
+}
+
+void target_deallocate(struct load_target *target)
+{
+        generation_release_segments(target->generation);
+        target->generation->n_segments = 0;
 }
 
 /* ---- the host cache ---- */
@@ -160,7 +184,7 @@ static int put_segment(struct load_target *target, struct segment *segment, cons
         return r;
 }
 
-static void copy_run(struct load_target *target)
+void target_copy(struct load_target *target)
 {
         struct generation *g = target->generation;
         const struct host_copy *cached = target->cached;
@@ -174,27 +198,12 @@ static void copy_run(struct load_target *target)
                 r = put_segment(target, &g->segments[i], cached->bases[i]);
 }
 
-static void copy_done(struct load_target *target)
+void target_take_copy(struct load_target *target)
 {
         struct generation *g = target->generation;
-        if (target->step_error.code != 0) {
-                target_fail(target, &target->step_error);
-                return;
-        }
+        require(target->load->state == LOAD_COPYING && g->manifest.fd < 0);
         g->manifest = target->manifest;
         target->manifest.fd = -1;
         g->verified = target->cached->verified;
         memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
-}
-
-static void all_copied(struct load *load)
-{
-        load_end(load, LOAD_READY, NULL);
-}
-
-void load_copy_cached(struct load *load)
-{
-        load_each_open (t, load)
-                log_info("%s: restored to %s from the host cache, without reading files", load->name, t->device->name);
-        load_start_targets(load, copy_run, copy_done, all_copied);
 }

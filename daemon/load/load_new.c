@@ -22,6 +22,8 @@ void load_drop_tables(struct load *load)
 
 void load_free(struct load *load)
 {
+        require(load->pending == 0 && list_empty(&load->watchers) && list_empty(&load->subscribers) &&
+                list_empty(&load->awaiting) && load->awaits == NULL);
         list_remove(&load->link);
         load->magic = 0;
         free(load->targets);
@@ -82,6 +84,8 @@ struct load *load_new(struct loads *loads, const struct load_request *request, s
         load->magic = LOAD_MAGIC;
         list_init(&load->link);
         list_init(&load->announced.link);
+        list_init(&load->in_awaiting);
+        list_init(&load->awaiting);
         list_init(&load->watchers);
         list_init(&load->subscribers);
         load->loads = loads;

@@ -86,19 +86,19 @@ void part_set_state(struct load_part *part, enum part_state state); /* asserts t
 /* At its end. */
 void load_report(const struct load *load);
 
-/* ---- steps.c ---- */
+/* ---- load_state.c ---- */
 
 /* The only way in which a state changes; each asserts that it may. A load's: by load.c and load_end(). */
 void load_set_state(struct load *load, enum load_state state);
 void target_set_state(struct load_target *target, enum target_state state);
-/* A step: run() on a worker, then done() on the loop, unless the load has ended meanwhile. `pending` counts it. */
-void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *));
-/* The same for each target that lives, on its device's thread. done() also if the target's step failed; all_done()
- * after the last one, unless the load has ended. */
-void load_start_targets(struct load *load, void (*run)(struct load_target *), void (*done)(struct load_target *),
-                        void (*all_done)(struct load *));
-/* Something that `pending` counts is done. False if the load has ended meanwhile: the caller returns. */
+/* Something that `pending` counts is done. False if the load has ended meanwhile, and will be freed: the caller
+ * returns. */
 bool load_step_done(struct load *load);
+/* Something of the work of its state is done: a later turn of the loop looks whether all is (load.c). Without effect
+ * on a load that has ended. */
+void load_advance_later(struct load *load);
+/* The load awaits the end of another one, or of the one that this begins again as; then it advances. */
+void load_await(struct load *load, struct load *other);
 
 /* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. The load is freed in a later
  * turn of the loop. */
@@ -115,25 +115,35 @@ void load_move_watchers(struct load *from, struct load *to);
 
 /* ---- load_memory.c ---- */
 
-/* While QUEUED; granted() when the memory of all targets that are left is charged. */
-void load_reserve(struct load *load, void (*granted)(struct load *));
+/* On entering QUEUED: requests the memory of all targets that are left, which is charged once it is `granted`. May end
+ * the load. */
+void load_reserve(struct load *load);
 /* Charges the load's caller (resident_charge_model); does nothing without quotas. */
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
 
 /* If the host cache has copies for all targets, they are used, and no plan is needed. */
 void load_find_cached(struct load *load);
-/* While READING; the load ends when all targets that are left have their bytes. */
-void load_copy_cached(struct load *load);
+
+/* On the device's thread, with the error in target->step_error. */
+void target_allocate(struct load_target *target);
+void target_deallocate(struct load_target *target);
+void target_copy(struct load_target *target);
+/* What was copied becomes the generation's. */
+void target_take_copy(struct load_target *target);
 
 /* ---- coalesce.c ---- */
 
-/* Call it once the source is open. Uses the generations that are resident and waits for those being loaded, after which
- * awaited_ended() coalesces again. True: the targets that live have to be loaded; false: the load has ended, or waits.
- */
-bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *));
+/* Once the source is open, and whenever an awaited load has ended: uses the generations that are resident, and awaits
+ * those being loaded. */
+enum coalesced {
+        COALESCE_ENDED,  /* the load has ended */
+        COALESCE_AWAITS, /* another load (load_await) */
+        COALESCE_LOADS,  /* the targets that are open */
+};
+enum coalesced load_coalesce(struct load *load);
 
 /* ---- load.c ---- */
 
-/* The first step of one that is new. */
-void load_open(struct load *load);
+/* Begins the life of one that is new. */
+void load_launch(struct load *load);

@@ -110,7 +110,7 @@ int loads_begin(struct loads *loads, const struct load_request *asked, struct lo
                 return error_no_memory(error);
         }
         (*out)->charge = charge;
-        load_open(*out);
+        load_launch(*out);
         return 0;
 }
 

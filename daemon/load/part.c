@@ -2,7 +2,7 @@
  *
  * A part: what is planned and read once for one target or several. A worker opens its files and makes its plan. Then
  * its blocks are read; meanwhile workers build the manifest, and check with SHA-256 each file that is complete.
- * load->proceed() is called whenever something of this is done.
+ * load_advance_later() is called whenever something of this is done.
  *
  * How it fails: a failed read or manifest fails every target; a failed copy, or bytes that differ on a device, fail
  * that target alone.
@@ -156,7 +156,7 @@ static void sha_done(struct work *work)
         }
         part->files_checked++;
         on_arrived(&part->arrived);
-        load->proceed(load);
+        load_advance_later(load);
 }
 
 static void on_file_whole(struct callback *item)
@@ -171,8 +171,7 @@ static void on_file_whole(struct callback *item)
 static void fail_all(struct load_part *part, const struct error *error)
 {
         load_fail_targets(part->load, part, error);
-        if (!load_ended(part->load->state))
-                part->load->proceed(part->load);
+        load_advance_later(part->load);
 }
 
 static void build_run(struct work *work)
@@ -202,7 +201,7 @@ static void build_done(struct work *work)
         }
         part->built = true;
         on_arrived(&part->arrived);
-        load->proceed(load);
+        load_advance_later(load);
 }
 
 /* ---- reading ---- */
@@ -225,8 +224,7 @@ static void on_died(struct callback *item)
         if (load_ended(target->load->state) || !target_lives(target))
                 return;
         target_fail(target, &target->copy.error);
-        if (!load_ended(target->load->state))
-                target->load->proceed(target->load);
+        load_advance_later(target->load);
 }
 
 static void on_idle(struct callback *item)
@@ -246,7 +244,7 @@ static void read_ended(struct callback *item)
         if (job->failed)
                 fail_all(part, &job->error);
         else
-                part->load->proceed(part->load);
+                load_advance_later(part->load);
 }
 
 void part_read(struct load_part *part)

@@ -199,7 +199,7 @@ TEST(a_load_that_awaits_another_ends_independently, .to = 2)
         start_on(&a, path, ON("one", "two"), NULL);
         core_until(a.load->state == LOAD_READING);
         start_on(&b, path, ON("one"), NULL);
-        core_until(!list_empty(&b.load->awaited.link) && b.load->awaited.load != NULL);
+        core_until(b.load->state == LOAD_AWAITING);
         load_cancel(_i == 0 ? a.load : b.load);
         gate_open(&others[0].put);
         ends(&a, _i == 0 ? LOAD_CANCELLED : LOAD_READY);

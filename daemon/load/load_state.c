@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The states of a load and of its targets; its work in flight, which `pending` counts, and the last piece of which
- * frees it; and its end: which targets fail with a failed one, the outcome, and the notification of watchers.
+ * frees it, in a later turn of the loop; and its end: which targets fail with a failed one, the outcome, and the
+ * notification of watchers.
  */
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/io/http/http.h"
 #include "daemon/resident/hostcache/host_cache.h"
 
 /* ---- states ---- */
@@ -16,22 +16,25 @@ void load_set_state(struct load *load, enum load_state state)
 #define TO(state) (1u << LOAD_##state)
         static const unsigned ended = TO(READY) | TO(FAILED) | TO(CANCELLED);
         static const unsigned allowed[] = {
-                [LOAD_OPENING] = TO(PLANNING) | TO(QUEUED) | ended,
+                [LOAD_LOCATING] = TO(OPENING) | ended,
+                [LOAD_OPENING] = TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
+                [LOAD_AWAITING] = TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
                 [LOAD_PLANNING] = TO(QUEUED) | ended,
                 [LOAD_QUEUED] = TO(ALLOCATING) | ended,
-                [LOAD_ALLOCATING] = TO(QUEUED) | TO(READING) | ended,
+                [LOAD_ALLOCATING] = TO(RELEASING) | TO(COPYING) | TO(READING) | ended,
+                [LOAD_RELEASING] = TO(QUEUED) | ended,
+                [LOAD_COPYING] = ended,
                 [LOAD_READING] = TO(CHECKING) | ended,
                 [LOAD_CHECKING] = ended,
         };
 #undef TO
-        static const char *const reached[] = {[LOAD_PLANNING] = "opened",
-                                              [LOAD_QUEUED] = "planned",
-                                              [LOAD_ALLOCATING] = "admitted",
-                                              [LOAD_READING] = "allocated",
-                                              [LOAD_CHECKING] = "read"};
+        static const char *const names[] = {
+                [LOAD_OPENING] = "opening", [LOAD_AWAITING] = "awaiting",     [LOAD_PLANNING] = "planning",
+                [LOAD_QUEUED] = "queued",   [LOAD_ALLOCATING] = "allocating", [LOAD_RELEASING] = "releasing",
+                [LOAD_COPYING] = "copying", [LOAD_READING] = "reading",       [LOAD_CHECKING] = "checking"};
         change_state(load->state, state, allowed);
         if (!load_ended(state))
-                log_debug("%s: %s after %.3f ms", load->name, reached[state],
+                log_debug("%s: %s after %.3f ms", load->name, names[state],
                           (double)(now_ns() - load->started_ns) / 1e6);
 }
 
@@ -41,62 +44,7 @@ void target_set_state(struct load_target *target, enum target_state state)
         target->state = state;
 }
 
-/* ---- steps in flight ---- */
-
-static void step_run(struct work *work)
-{
-        struct load *load = container_of(work, struct load, step);
-        http_reuse_begin(&load->abandoned);
-        load->step_run(load);
-        http_reuse_end();
-}
-
-static void step_done(struct work *work)
-{
-        struct load *load = container_of(work, struct load, step);
-        if (load_step_done(load))
-                load->step_done(load);
-}
-
-void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *))
-{
-        load->pending++;
-        load->step_error = (struct error){0};
-        load->step_run = run;
-        load->step_done = done;
-        work_submit(load->loads->pool, lane, &load->step, step_run, step_done);
-}
-
-static void target_step_run(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
-        target->load->target_run(target);
-}
-
-static void target_step_done(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
-        struct load *load = target->load;
-        if (!load_step_done(load))
-                return;
-        load->n_steps--;
-        load->target_done(target);
-        if (load->n_steps == 0 && !load_ended(load->state))
-                load->targets_done(load);
-}
-
-void load_start_targets(struct load *load, void (*run)(struct load_target *), void (*done)(struct load_target *),
-                        void (*all_done)(struct load *))
-{
-        load->target_run = run;
-        load->target_done = done;
-        load->targets_done = all_done;
-        load_each_open (t, load) {
-                load->pending++;
-                load->n_steps++;
-                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, target_step_run, target_step_done);
-        }
-}
+/* ---- work in flight ---- */
 
 static void teardown_done(struct work *work)
 {
@@ -125,6 +73,15 @@ bool load_step_done(struct load *load)
         }
         work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, teardown_run, teardown_done);
         return false;
+}
+
+void load_advance_later(struct load *load)
+{
+        require(load->magic == LOAD_MAGIC && load->advance.run != NULL);
+        if (load_ended(load->state) || load_relaxed(&load->advance.posted))
+                return;
+        load->pending++;
+        wake_post(load->loads->reader->wake, &load->advance);
 }
 
 /* ---- watchers and subscribers ---- */
@@ -166,10 +123,27 @@ void load_call_watchers(struct load *load)
                 load->loads->ended(load->loads);
 }
 
+void load_await(struct load *load, struct load *other)
+{
+        require(load->awaits == NULL && !load_ended(other->state));
+        load->awaits = other;
+        list_append(&other->awaiting, &load->in_awaiting);
+}
+
+static void end_awaiting(struct load *load)
+{
+        list_remove(&load->in_awaiting);
+        load->awaits = NULL;
+}
+
 static void on_end(struct callback *item)
 {
         struct load *load = container_of(item, struct load, end);
         load_call_watchers(load);
+        list_each_item_safe (struct load, other, &load->awaiting, in_awaiting) {
+                end_awaiting(other);
+                load_advance_later(other);
+        }
         load_step_done(load);
 }
 
@@ -178,6 +152,10 @@ void load_move_watchers(struct load *from, struct load *to)
         for (struct load_watch *watch; (watch = first_of(&from->watchers) ?: first_of(&from->subscribers)) != NULL;) {
                 load_unwatch(watch);
                 load_watch(to, watch, watch->ended);
+        }
+        list_each_item_safe (struct load, other, &from->awaiting, in_awaiting) {
+                end_awaiting(other);
+                load_await(other, to);
         }
 }
 
@@ -206,7 +184,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         load->ended_ns = now_ns();
         load->loads->n_running--;
         reader_announce_end(load->loads->reader, &load->announced);
-        load_unwatch(&load->awaited);
+        end_awaiting(load);
         if (admission_withdraw(&load->admission))
                 load->pending--;
         quota_discharge(&load->charge);
