@@ -200,6 +200,7 @@ static int make_stores(const struct config *config, struct sources *sources, str
         opts.n_allow_plain = config->http.n_allow_plain;
         sources->hosts = config->http.hosts;
         sources->n_hosts = config->http.n_hosts;
+        web_hosts_warn(sources->hosts, sources->n_hosts, &opts);
         return http_new(&sources->http, &opts, error)
                        ?: s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
                                            &sources->http->opts, error)

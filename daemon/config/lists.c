@@ -136,9 +136,21 @@ static const struct setting plain_host_fields[] = {
 
 const struct setting_list list_plain_hosts = {ENTRIES(plain_host_fields, char *), .takes = "takes " HOSTS};
 
+static int check_origin_text(const char *text, char why[SETTING_WHY])
+{
+        struct http_url origin;
+        return http_origin_parse(&origin, text) == 0
+                       ? 0
+                       : setting_wrong(why, "takes a host, with a port or without, after https://, http:// or nothing");
+}
+
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct web_host, name)
-static const struct setting host_fields[] = {
-        {F(host), .check = check_host_text}, {F(token)}, {F(token_file)}, {F(user)}, {F(password)}, {F(password_file)}};
+static const struct setting host_fields[] = {{F(host), .check = check_origin_text},
+                                             {F(token)},
+                                             {F(token_file)},
+                                             {F(user)},
+                                             {F(password)},
+                                             {F(password_file)}};
 #undef F
 
 static int check_host(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
@@ -152,8 +164,10 @@ static int check_host(struct config *config, void *entry, unsigned given, char w
                 return setting_wrong(why, "a value and a file for the same secret");
         if (token == (h->user != NULL) || (h->user != NULL) != password)
                 return setting_wrong(why, "takes token or token_file, or user with password or password_file");
+        struct http_url origin, another;
+        require(http_origin_parse(&origin, h->host) == 0);
         for (const struct web_host *other = config->http.hosts; other != h; other++)
-                if (strcmp(other->host, h->host) == 0)
+                if (http_origin_parse(&another, other->host) == 0 && http_same_origin(&origin, &another))
                         return setting_wrong(why, "the host is listed twice");
         return 0;
 }

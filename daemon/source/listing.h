@@ -16,7 +16,7 @@
 
 struct listed_file {
         char *name;
-        char *tag;      /* the store's ETag, or the Hub's SHA-256; "": not given */
+        char *tag;      /* a store's ETag or, without one, its LastModified; the Hub's SHA-256; "": not given */
         uint64_t bytes; /* UINT64_MAX: unknown */
 };
 

@@ -23,15 +23,16 @@ static struct model *model;
 
 static inline const char *write_config(unsigned concurrency, const char *stall)
 {
-        const char *text = format_text("io: {block_size: 1MiB, concurrency: %u}\n"
-                                       "http:\n"
-                                       "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n  "
-                                       "patience: 0s\n  allow_plain: [basic.localhost]\n"
-                                       "  redirects: 3\n  threads: 2\n"
-                                       "  hosts:\n"
-                                       "    - {host: localhost, token: the-token-of-localhost}\n"
-                                       "    - {host: basic.localhost, user: me, password: the-password}\n",
-                                       concurrency, web.ca, stall);
+        const char *text =
+                format_text("io: {block_size: 1MiB, concurrency: %u}\n"
+                            "http:\n"
+                            "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n  "
+                            "patience: 0s\n  allow_plain: [basic.localhost]\n"
+                            "  redirects: 3\n  threads: 2\n"
+                            "  hosts:\n"
+                            "    - {host: \"localhost:%u\", token: the-token-of-localhost}\n"
+                            "    - {host: \"http://basic.localhost:%u\", user: me, password: the-password}\n",
+                            concurrency, web.ca, stall, web.https, web.http);
         return suite_file(format_text("http-%u.yaml", concurrency), text);
 }
 

@@ -13,6 +13,7 @@
 
 #define TICK_NS (100 * UINT64_C(1000000)) /* how soon http.stopping is noticed */
 #define BUFFER (64u * 1024)
+#define BODY_LEAST 4096u
 
 static __thread struct {
         const bool *given_up;  /* NULL: it is never abandoned */
@@ -55,7 +56,35 @@ struct part {
         struct run *run;
         struct http_fetch *fetch; /* NULL: none any more */
         struct http_retry retry;
+        size_t body_size; /* allocated for the answer's body, if it has one */
 };
+
+/* Space for n more bytes of the body and its NUL. It grows with what is received, whatever may follow. What is left
+ * behind is wiped, since a body may be a secret. */
+static bool reserve(struct part *p, size_t n)
+{
+        struct http_answer *a = &p->transfer.answer;
+        size_t needed = a->body_len + n + 1, size = a->body != NULL ? p->body_size : 0;
+        if (needed <= size)
+                return true;
+        size = 2 * size > needed ? 2 * size : needed;
+        if (size < BODY_LEAST)
+                size = BODY_LEAST;
+        if (size > p->fetch->max_body + 1)
+                size = p->fetch->max_body + 1;
+        require(size >= needed);
+        char *grown = malloc(size);
+        if (grown == NULL)
+                return false;
+        if (a->body != NULL) {
+                memcpy(grown, a->body, a->body_len);
+                explicit_bzero(a->body, a->body_len);
+                free(a->body);
+        }
+        a->body = grown;
+        p->body_size = size;
+        return true;
+}
 
 static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
@@ -70,8 +99,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                 return HTTP_MORE;
         }
         struct http_answer *a = &t->answer;
-        /* All of it at once: a buffer that grows leaves copies in freed memory, and the body may be a secret. */
-        if (a->body == NULL && (a->body = malloc(p->fetch->max_body + 1)) == NULL) {
+        if (!reserve(p, n)) {
                 error_no_memory(&t->error);
                 return HTTP_BROKEN;
         }
@@ -81,15 +109,21 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
         return HTTP_MORE;
 }
 
-/* A status that the fetch accepts, such as that of a missing or an empty object. */
-static bool is_fine(const struct http_fetch *fetch, const struct http_answer *a)
+bool http_accepts_any(const struct http_answer *answer)
 {
-        const char *range = http_headers_find(&a->headers, "Content-Range");
-        for (const int *status = fetch->fine; status != NULL && *status != 0; status++)
-                if (*status == a->status)
-                        return true;
-        return (fetch->any_status && a->status >= 300) ||
-               (fetch->empty_ok && a->status == 416 && range != NULL && strcasecmp(range, "bytes */0") == 0);
+        return true;
+}
+
+/* Byte 0 is not in it; a server that gives it another length contradicts itself. */
+bool http_accepts_empty(const struct http_answer *answer)
+{
+        const char *range = http_headers_find(&answer->headers, "Content-Range");
+        return answer->status == 416 && (range == NULL || strcasecmp(range, "bytes */0") == 0);
+}
+
+bool http_accepts_absent(const struct http_answer *answer)
+{
+        return answer->status == 404 || answer->status == 410 || http_accepts_empty(answer);
 }
 
 static void on_done(struct http_transfer *t, enum http_outcome outcome)
@@ -101,7 +135,8 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
                 http_halve_concurrency(&p->run->limit, &p->run->slowed_ns, now_ns());
         if (outcome == HTTP_RETRY && http_retry(t, &p->retry))
                 return;
-        bool ok = outcome == HTTP_OK || is_fine(fetch, &t->answer);
+        bool ok =
+                outcome == HTTP_OK || (t->answer.status >= 300 && fetch->accepts != NULL && fetch->accepts(&t->answer));
         p->run->left--;
         p->run->failed = p->run->failed || !ok;
         fetch->error = ok ? (struct error){0} : t->error;
@@ -119,6 +154,7 @@ static void start(struct part *p)
         p->run->under_way++;
         t->http = p->run->http;
         t->request = p->fetch->request;
+        t->fresh = p->fetch->fresh || p->retry.fresh;
         t->buffer_size = BUFFER;
         t->bytes = on_bytes;
         t->done = on_done;
@@ -146,7 +182,7 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
                                 p->retry = (struct http_retry){0};
                                 p->run = &run;
                         }
-                        if (p->fetch == NULL || p->transfer.loop != NULL)
+                        if (p->fetch == NULL || !http_transfer_is_idle(&p->transfer))
                                 continue;
                         if (p->retry.at_ns <= now && run.under_way < run.limit)
                                 start(p);

@@ -105,6 +105,7 @@ void http_answer_deinit(struct http_answer *answer)
                 explicit_bzero(answer->body, answer->body_len);
         free(answer->body);
         free(answer->redirect_url);
+        free(answer->condition);
         *answer = (struct http_answer){0};
 }
 

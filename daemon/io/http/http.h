@@ -6,19 +6,21 @@
  *   http_fetch()  for workers: several requests at once, each retried on its own, until all are done
  *   transfer.h    for the reader's network threads: requests whose bytes are stored at their destination
  *
- * Failure. Temporary failures (no connection, a reset, no byte for `stall`, 408, 429, 5xx, a body that does not match
- * its range) are retried after a pause, up to `tries`; 429, 503 and a lost connection to a server that has answered
- * before also until `patience` is over. Other failures (other statuses, certificates, refused redirects, a replaced
- * object) are final. A body is accepted only if it is exactly what was requested.
+ * Failure. Temporary failures (no connection, a reset, no byte for `stall`, 408, 421, 425, 429, 5xx, a body that does
+ * not match its range) are retried after a pause, up to `tries`; 429, 503 and a lost connection to a server that has
+ * answered before also until `patience` is over. Other failures (other statuses, certificates, refused redirects, a
+ * replaced object) are final. A body is accepted only if it is exactly what was requested.
  *
- * Redirects are followed here, not by libcurl: never from https to http, and no credentials are sent to another origin.
- * Plain http is allowed for loopback and for the hosts that the settings name.
+ * Redirects are followed here, not by libcurl: never from https to http. Credentials are sent to the first origin
+ * (scheme, host and port), and to it no more once a redirect has led elsewhere, which would choose what they are used
+ * for. Plain http is allowed for loopback and for the hosts that the settings name.
  */
 #pragma once
 
 #include "daemon/base/error.h"
 
 #include <stdint.h>
+#include <time.h>
 
 struct http_opts {
         uint64_t connect_timeout_ns; /* for name, connection and handshake */
@@ -70,6 +72,7 @@ struct http_request {
         const char *url;                    /* percent-encoded, sent as it is */
         const char *shown;                  /* what messages call it: no secret, no query */
         uint64_t offset, len;               /* a Range, where len > 0 */
+        uint64_t size;                      /* of the object, which has this range; 0: unknown */
         const char *if_match;               /* an ETag; NULL: none */
         const struct http_headers *headers; /* more of them; NULL: none. Not sent to another origin */
         const void *body;
@@ -85,6 +88,7 @@ struct http_answer {
         char *body;     /* NUL-terminated */
         size_t body_len;
         char *redirect_url; /* target of the last redirect; NULL if there was none */
+        char *condition;    /* what the server said of an If-Match (412), without which it was asked again; or NULL */
         uint64_t by;        /* for refused(): of the headers that authorize() added */
 };
 void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
@@ -121,10 +125,11 @@ struct http_access *http_access_unref(struct http_access *access); /* the same; 
 struct http_fetch {
         struct http_request request;
         uint64_t max_body; /* STREAMER_EFAILED if there is more; with a Range: its length */
+        bool fresh;        /* over a connection of its own */
         unsigned char *to; /* destination of the body, max_body bytes; NULL: answer.body */
-        bool empty_ok;     /* 416 for an object of no bytes is a success */
-        bool any_status;   /* any answer that is not retried is a success */
-        const int *fine;   /* statuses that are a success, too; ends with 0. NULL: none */
+        /* Whether an answer that is none by its status (which is known, and no redirect) is a success for this fetch:
+         * one that is retried is so after the last try. NULL: no. */
+        bool (*accepts)(const struct http_answer *answer);
         /* A success: on the caller's thread, while others are still under way. May be NULL. */
         void (*done)(struct http_fetch *fetch);
         void *context;
@@ -132,6 +137,10 @@ struct http_fetch {
         uint64_t got;       /* bytes of its body */
         struct error error; /* of this one */
 };
+
+bool http_accepts_any(const struct http_answer *answer);    /* every status */
+bool http_accepts_empty(const struct http_answer *answer);  /* 416 to a range from byte 0: the object has no bytes */
+bool http_accepts_absent(const struct http_answer *answer); /* 404, 410 and the same */
 
 /* Until all are done; on a worker. 0, or the first failure. With a Range, a server that does not support ranges is read
  * up to the range's end: see answer.status. */
@@ -155,17 +164,36 @@ struct http_url {
 };
 /* 0, or -1: not http(s)://host[:port][/path], or with user and password in it. */
 int http_url_parse(struct http_url *url, const char *text);
+bool http_url_loopback(const struct http_url *url);
 bool http_host_matches(const struct http_url *url, const char *pattern); /* "host" or "host:port" */
+
+/* An origin: "host", "host:port", or these after "https://" or "http://". Without a scheme it is https, without a port
+ * the scheme's own. 0 or -1. */
+int http_origin_parse(struct http_url *origin, const char *text);
+bool http_same_origin(const struct http_url *a, const struct http_url *b);
+#define HTTP_ORIGIN_TEXT 288
+void http_origin_text(char out[HTTP_ORIGIN_TEXT], const struct http_url *url); /* "https://host:443" */
+
 /* Percent-encodes all but unreserved characters and those in `keep`. malloc'd. */
 char *http_url_encode(const char *text, const char *keep);
 /* A redirect's Location, or a file beside an index; "": the base without its query. malloc'd; NULL, with errno: EINVAL
  * (another scheme), ENOMEM. */
 char *http_url_join(const char *base, const char *reference);
 
+/* Without the parameters of a signature in the query (X-Amz-*, X-Goog-*, and those of Azure, CloudFront and the older
+ * forms), which differ from link to link. malloc'd; NULL: no memory. */
+char *http_url_without_signature(const char *url);
+
 /* ---- answers ---- */
 
 int http_number(const char *value, uint64_t *n); /* 0; -1: not digits alone */
 
+time_t http_date(const char *value); /* of a header, or as ISO 8601 in UTC; -1: no date */
+
+/* A validator: not "" or W/"". */
+bool http_etag_valid(const char *etag);
+/* Equal without the mark of weakness and the quotes, which a server may send in one place and not in another. */
+bool http_etag_same(const char *a, const char *b);
 /* Strong by RFC 9110: may go into If-Match. One that is too long for a header may not. */
 #define HTTP_ETAG_MAX 512u
 bool http_etag_strong(const char *etag);

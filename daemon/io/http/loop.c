@@ -45,48 +45,27 @@ void http_loop_wake(struct http_loop *loop)
         eventfd_write(loop->event, 1); /* fails if it is full: then the loop will wake */
 }
 
-void http_transfer_resume(struct http_transfer *t)
-{
-        t->paused = false;
-        t->moved_ns = now_ns();
-        /* libcurl passes the stored bytes on at once. A verdict on them is its return value here, and is reported
-         * nowhere else: the next turn ends the transfer. */
-        curl_easy_pause(t->easy, CURLPAUSE_CONT);
-}
-
-static bool stalled(const struct http_transfer *t, uint64_t now)
-{
-        return !t->paused && now > t->moved_ns && now - t->moved_ns > t->http->opts.stall_ns;
-}
-
 /* Starts or ends the first transfer that needs no network for it. Only one, since done() may change the list. */
 static bool advance_one(struct http_loop *loop, uint64_t now)
 {
         list_each_item (struct http_transfer, t, &loop->transfers, link) {
-                if (!t->in_multi && !t->judged && t->start_ns > 0 && t->start_ns <= now && !stalled(t, now)) {
+                if (t->state == HTTP_DECIDED || http_transfer_check_time(t, now)) {
+                        http_transfer_finish(t, CURLE_ABORTED_BY_CALLBACK);
+                        return true;
+                }
+                if (t->state == HTTP_WAITING && t->start_ns <= now) {
                         uint64_t since = t->moved_ns;
                         http_transfer_begin(t);
                         t->moved_ns = since;
                         return true;
                 }
-                if (!t->judged && !stalled(t, now))
-                        continue;
-                if (!t->judged) {
-                        error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
-                                  (double)t->http->opts.stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
-                                  t->request.shown);
-                        t->stalled = true;
-                        http_transfer_set_verdict(t, HTTP_RETRY);
-                }
-                http_transfer_finish(t, CURLE_OPERATION_TIMEDOUT);
-                return true;
         }
         return false;
 }
 
 void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
 {
-        /* Bytes may have waited long for this thread: such a transfer has not stalled. */
+        /* Bytes may have waited long for this thread: such a transfer is not stalled. */
         uint64_t since = now_ns();
         struct curl_waitfd event = {.fd = loop->event, .events = CURL_WAIT_POLLIN};
         bool ended = false;

@@ -71,11 +71,18 @@ int http_url_parse(struct http_url *url, const char *text)
         return parse_authority(url, authority, end);
 }
 
+bool http_url_below_localhost(const struct http_url *url)
+{
+        static const char local[] = ".localhost";
+        size_t len = strlen(url->host), end = sizeof(local) - 1;
+        return len > end && strcmp(url->host + len - end, local) == 0;
+}
+
 bool http_url_loopback(const struct http_url *url)
 {
         struct in_addr v4;
         struct in6_addr v6;
-        if (strcmp(url->host, "localhost") == 0)
+        if (strcmp(url->host, "localhost") == 0 || http_url_below_localhost(url))
                 return true;
         if (inet_pton(AF_INET, url->host, &v4) == 1)
                 return ntohl(v4.s_addr) >> 24 == 127;
@@ -88,6 +95,28 @@ bool http_host_matches(const struct http_url *url, const char *pattern)
         bool v6 = strchr(url->host, ':') != NULL;
         snprintf(host, sizeof(host), v6 ? "[%s]:%u" : "%s:%u", url->host, url->port);
         return strcasecmp(pattern, url->host) == 0 || strcasecmp(pattern, host) == 0;
+}
+
+int http_origin_parse(struct http_url *origin, const char *text)
+{
+        char url[512];
+        bool has_scheme = strstr(text, "://") != NULL;
+        bool bare_v6 = !has_scheme && text[0] != '[' && strchr(text, ':') != strrchr(text, ':');
+        int n = snprintf(url, sizeof(url), "%s%s%s%s", has_scheme ? "" : "https://", bare_v6 ? "[" : "", text,
+                         bare_v6 ? "]" : "");
+        return n < (int)sizeof(url) && http_url_parse(origin, url) == 0 && origin->path[0] == '\0' ? 0 : -1;
+}
+
+bool http_same_origin(const struct http_url *a, const struct http_url *b)
+{
+        return a->tls == b->tls && a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
+void http_origin_text(char out[HTTP_ORIGIN_TEXT], const struct http_url *url)
+{
+        bool v6 = strchr(url->host, ':') != NULL;
+        snprintf(out, HTTP_ORIGIN_TEXT, "http%s://%s%s%s:%u", url->tls ? "s" : "", v6 ? "[" : "", url->host,
+                 v6 ? "]" : "", url->port);
 }
 
 char *http_url_encode(const char *text, const char *keep)
@@ -121,6 +150,58 @@ char *http_url_join(const char *base, const char *reference)
         if (joined == NULL)
                 errno = code == CURLUE_OK || code == CURLUE_OUT_OF_MEMORY ? ENOMEM : EINVAL;
         return joined;
+}
+
+static bool has_parameter(const char *query, const char *name)
+{
+        size_t len = strlen(name);
+        for (const char *at = query; at != NULL; at = strchr(at, '&')) {
+                at += at != query;
+                if (strncasecmp(at, name, len) == 0 && at[len] == '=')
+                        return true;
+        }
+        return false;
+}
+
+static bool is_one_of(const char *parameter, const char *const *names)
+{
+        for (; *names != NULL; names++) {
+                size_t len = strlen(*names);
+                if (strncasecmp(parameter, *names, len) == 0 && (parameter[len] == '=' || (*names)[len - 1] == '-'))
+                        return true;
+        }
+        return false;
+}
+
+/* A parameter of these names belongs to a signature only if that is there, too: others may mean the content. */
+char *http_url_without_signature(const char *url)
+{
+        static const char *const amazon[] = {"X-Amz-", "X-Goog-", NULL};
+        static const char *const azure[] = {"sv",    "sr",    "st",  "se",  "sp",  "sip", "spr", "sig",
+                                            "skoid", "sktid", "skt", "ske", "sks", "skv", NULL};
+        static const char *const links[] = {"Expires",        "Signature",      "Key-Pair-Id", "Policy",
+                                            "AWSAccessKeyId", "GoogleAccessId", NULL};
+        char *text = strdup(url), *query = text != NULL ? strchr(text, '?') : NULL;
+        if (query == NULL)
+                return text;
+        const char *from = strchr(url, '?') + 1;
+        bool is_azure = has_parameter(from, "sig") && has_parameter(from, "sv");
+        bool is_link = has_parameter(from, "Signature") &&
+                       (has_parameter(from, "Key-Pair-Id") || has_parameter(from, "AWSAccessKeyId") ||
+                        has_parameter(from, "GoogleAccessId"));
+        char *to = query;
+        for (size_t len; *from != '\0'; from += len + (from[len] == '&')) {
+                len = strcspn(from, "&");
+                if (is_one_of(from, amazon) || (is_azure && is_one_of(from, azure)) ||
+                    (is_link && is_one_of(from, links)))
+                        continue;
+                *to = to == query ? '?' : '&';
+                to++;
+                memcpy(to, from, len);
+                to += len;
+        }
+        *to = '\0';
+        return text;
 }
 
 int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *text,
@@ -169,10 +250,44 @@ int http_content_range(const char *value, struct http_content_range *range)
         return range->first <= range->last && range->last < range->total ? 0 : -1;
 }
 
+/* Without W/ and quotes. */
+static const char *opaque_tag(const char *etag, size_t *len)
+{
+        etag += strncmp(etag, "W/", 2) == 0 ? 2 : 0;
+        *len = strlen(etag);
+        bool quoted = *len >= 2 && etag[0] == '"' && etag[*len - 1] == '"';
+        *len -= quoted ? 2 : 0;
+        return quoted ? etag + 1 : etag;
+}
+
+bool http_etag_valid(const char *etag)
+{
+        size_t len;
+        opaque_tag(etag, &len);
+        return len > 0;
+}
+
+bool http_etag_same(const char *a, const char *b)
+{
+        size_t a_len, b_len;
+        a = opaque_tag(a, &a_len);
+        b = opaque_tag(b, &b_len);
+        return a_len == b_len && memcmp(a, b, a_len) == 0;
+}
+
 bool http_etag_strong(const char *etag)
 {
         size_t len = strlen(etag);
-        return etag[0] == '"' && len >= 2 && len <= HTTP_ETAG_MAX;
+        return etag[0] == '"' && len > 2 && len <= HTTP_ETAG_MAX;
+}
+
+time_t http_date(const char *value)
+{
+        struct tm tm = {0};
+        const char *rest = strptime(value, "%Y-%m-%dT%H:%M:%S", &tm);
+        if (rest == NULL)
+                return curl_getdate(value, NULL);
+        return rest[0] == '.' || strcmp(rest, "Z") == 0 ? timegm(&tm) : -1;
 }
 
 bool http_status_slow_down(int status)
@@ -182,7 +297,8 @@ bool http_status_slow_down(int status)
 
 bool http_status_retry(int status)
 {
-        return status == 408 || status == 429 || (status >= 500 && status <= 599 && status != 501 && status != 505);
+        return status == 408 || status == 421 || status == 425 || status == 429 ||
+               (status >= 500 && status <= 599 && status != 501 && status != 505);
 }
 
 void http_excerpt(char *out, size_t size, const char *body)
@@ -213,7 +329,7 @@ static uint64_t asked_pause(const char *retry_after)
         if (retry_after == NULL)
                 return 0;
         if (http_number(retry_after, &seconds) < 0) {
-                time_t then = curl_getdate(retry_after, NULL), now = time(NULL); /* -1: no date */
+                time_t then = http_date(retry_after), now = time(NULL);
                 seconds = then > now ? (uint64_t)(then - now) : 0;
         }
         return seconds < 86400 ? seconds * SECOND : 86400 * SECOND;
@@ -229,6 +345,27 @@ uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *re
         /* Clients that were given the same time must not all retry at that moment. */
         uint64_t jitter = most > 0 ? draw % (most + 1) : 0;
         return asked > 0 ? asked + jitter / 4 : jitter;
+}
+
+/* Of the items of '"api";r=0;t=55, "day";r=900;t=3600' those without a request left (r). */
+uint64_t http_rate_limit(const char *value)
+{
+        uint64_t most = 0;
+        for (const char *item = value; *item != '\0'; item += strspn(item, ", ")) {
+                const char *end = item + strcspn(item, ",");
+                uint64_t left = UINT64_MAX, reset = 0;
+                for (const char *at = item; (at = memchr(at, ';', (size_t)(end - at))) != NULL;) {
+                        at += 1 + strspn(at + 1, " ");
+                        if (strncmp(at, "r=", 2) == 0)
+                                number(at + 2, &left);
+                        else if (strncmp(at, "t=", 2) == 0)
+                                number(at + 2, &reset);
+                }
+                if (left == 0 && reset > most)
+                        most = reset;
+                item = end;
+        }
+        return most < HTTP_RATE_WINDOW / SECOND ? most * SECOND : HTTP_RATE_WINDOW;
 }
 
 bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now)

@@ -25,14 +25,36 @@
 #define CREDENTIALS_PAUSE (50 * MS)
 #define BROKEN_TRIES 3 /* with the shorter pause */
 #define KEEPALIVE_S 30L
+#define ANSWER_RATE (16 * KiB) /* bytes a second that extend the time of an answer that is no block of a load */
 
-/* ---- verdicts ---- */
+/* ---- states ---- */
 
-void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdict)
+#define BIT(state) (1u << HTTP_##state)
+
+static const unsigned may_follow[] = {
+        [HTTP_IDLE] = BIT(WAITING) | BIT(REQUESTED) | BIT(DECIDED),
+        [HTTP_WAITING] = BIT(WAITING) | BIT(REQUESTED) | BIT(DECIDED) | BIT(IDLE),
+        [HTTP_REQUESTED] = BIT(HEADERS) | BIT(DECIDED) | BIT(IDLE),
+        [HTTP_HEADERS] = BIT(REQUESTED) | BIT(RECEIVING) | BIT(DISCARDING) | BIT(DECIDED) | BIT(IDLE),
+        [HTTP_RECEIVING] = BIT(PAUSED) | BIT(DECIDED) | BIT(IDLE),
+        [HTTP_PAUSED] = BIT(RECEIVING) | BIT(DECIDED) | BIT(IDLE),
+        [HTTP_DISCARDING] = BIT(WAITING) | BIT(REQUESTED) | BIT(DECIDED) | BIT(IDLE),
+        [HTTP_DECIDED] = BIT(IDLE),
+};
+
+static void set_state(struct http_transfer *t, enum http_state state)
 {
-        if (!t->judged)
-                t->verdict = verdict;
-        t->judged = true;
+        change_state(t->state, state, may_follow);
+        require((t->state == HTTP_IDLE) == (t->loop == NULL));
+}
+
+/* `error` is set, unless it is HTTP_OK. The first decision counts. */
+static void decide(struct http_transfer *t, enum http_outcome verdict)
+{
+        if (t->state == HTTP_DECIDED)
+                return;
+        t->verdict = verdict;
+        set_state(t, HTTP_DECIDED);
 }
 
 static const char *header(const struct http_transfer *t, const char *name)
@@ -51,7 +73,7 @@ uint64_t http_transfer_answered_ns(const struct http_transfer *t)
 uint64_t http_transfer_silent_ns(const struct http_transfer *t, uint64_t now)
 {
         curl_off_t sent_us = 0;
-        if (!t->in_multi || t->paused ||
+        if (!t->in_multi || t->state == HTTP_PAUSED ||
             curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &sent_us) != CURLE_OK || sent_us <= 0)
                 return 0;
         uint64_t since = t->moved_ns + (t->answer.status == 0 ? (uint64_t)sent_us * 1000 : 0);
@@ -60,11 +82,11 @@ uint64_t http_transfer_silent_ns(const struct http_transfer *t, uint64_t now)
 
 /* ---- received headers ---- */
 
-static void wrong_range(struct http_transfer *t, const char *what, const char *value)
+static void decide_wrong_range(struct http_transfer *t, const char *what, const char *value)
 {
         error_set(&t->error, STREAMER_EFAILED, "%s: %s (bytes %" PRIu64 " to %" PRIu64 " of %s)", what, value ?: "none",
                   t->request.offset, t->request.offset + t->request.len - 1, t->request.shown);
-        http_transfer_set_verdict(t, HTTP_RETRY);
+        decide(t, HTTP_RETRY);
 }
 
 /* A range may be cut by the object's end, nowhere else. */
@@ -76,7 +98,7 @@ static void check_range(struct http_transfer *t)
         if (value == NULL || http_content_range(value, &range) < 0 || range.first != r->offset ||
             (range.last != r->offset + r->len - 1 && range.last + 1 != range.total) ||
             range.last > r->offset + r->len - 1) {
-                wrong_range(t, "wrong Content-Range", value);
+                decide_wrong_range(t, "wrong Content-Range", value);
                 return;
         }
         t->expect = range.last - range.first + 1;
@@ -85,7 +107,7 @@ static void check_range(struct http_transfer *t)
         uint64_t length;
         const char *said = header(t, "Content-Length");
         if (said != NULL && (http_number(said, &length) < 0 || length != t->expect))
-                wrong_range(t, "Content-Length differs from Content-Range", said);
+                decide_wrong_range(t, "Content-Length differs from Content-Range", said);
 }
 
 static void check_whole(struct http_transfer *t)
@@ -101,77 +123,102 @@ static void check_whole(struct http_transfer *t)
         if (r->len == 0)
                 return;
         /* The server does not support ranges, and sends the whole: the range is cut out. */
-        t->skip = r->offset;
+        t->before = r->offset;
         t->expect = r->len;
         if (t->answer.total != UINT64_MAX && t->answer.total < r->offset + r->len)
                 t->expect = t->answer.total > r->offset ? t->answer.total - r->offset : 0;
 }
 
-static void headers_complete(struct http_transfer *t)
+static bool is_redirect(const struct http_transfer *t)
 {
         const struct http_access *access = t->request.access;
         int status = t->answer.status;
-        bool redirect = (status >= 301 && status <= 303) || status == 307 || status == 308;
-        if (redirect && header(t, "Location") != NULL && (access == NULL || !access->no_redirects)) {
-                t->redirected = true;
+        return ((status >= 301 && status <= 303) || status == 307 || status == 308) && header(t, "Location") != NULL &&
+               (access == NULL || !access->no_redirects);
+}
+
+static void check_headers(struct http_transfer *t)
+{
+        int status = t->answer.status;
+        if (status < 200) {
+                set_state(t, HTTP_REQUESTED);
                 return;
         }
-        if (status < 200 || status >= 300)
+        if (status >= 300) {
+                set_state(t, HTTP_DISCARDING);
                 return;
+        }
+        t->answer.condition = t->condition;
+        t->condition = NULL;
         if (status == 206 && t->request.len > 0)
                 check_range(t);
         else
                 check_whole(t);
-        if (!t->judged && t->accept != NULL) {
-                enum http_outcome outcome = t->accept(t);
-                if (outcome != HTTP_OK)
-                        http_transfer_set_verdict(t, outcome);
-        }
-        t->accepted = !t->judged;
+        if (t->state == HTTP_DECIDED)
+                return;
+        enum http_outcome outcome = t->accept != NULL ? t->accept(t) : HTTP_OK;
+        if (outcome == HTTP_OK)
+                set_state(t, HTTP_RECEIVING);
+        else
+                decide(t, outcome);
 }
 
-static void status_line(struct http_transfer *t, const char *line, size_t len)
+static void take_status_line(struct http_transfer *t, const char *line, size_t len)
 {
         const char *space = memchr(line, ' ', len);
         http_answer_deinit(&t->answer);
         t->answer.total = UINT64_MAX;
+        set_state(t, HTTP_HEADERS);
         if (space == NULL)
                 return;
         t->answer.status = atoi(space + 1);
         snprintf(t->reason, sizeof(t->reason), "%.*s", (int)(len - (size_t)(space + 1 - line)), space + 1);
 }
 
+/* An answer without one of its headers would be another answer, so one with too many or too long ones is none. */
 static void header_line(struct http_transfer *t, const char *line, size_t len)
 {
         struct http_headers *headers = &t->answer.headers;
         const char *colon = memchr(line, ':', len);
-        if (colon == NULL || colon == line || headers->n == HTTP_HEADERS_MAX || len > HEADER_LINE_MAX)
+        if (headers->n == HTTP_HEADERS_MAX || len > HEADER_LINE_MAX) {
+                bool many = headers->n == HTTP_HEADERS_MAX;
+                error_set(&t->error, STREAMER_EFAILED, "the server's answer has %s %u %s (%s)",
+                          many ? "more than" : "a header of more than", many ? HTTP_HEADERS_MAX : HEADER_LINE_MAX,
+                          many ? "headers" : "bytes", t->request.shown);
+                decide(t, HTTP_FAILED);
+                return;
+        }
+        if (colon == NULL || colon == line)
                 return;
         const char *value = colon + 1, *end = line + len;
         while (value < end && (*value == ' ' || *value == '\t'))
                 value++;
         cleanup_free char *copy = format_new("%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value);
-        if (copy == NULL || !http_headers_append(headers, copy)) { /* without it, it would be another answer */
+        if (copy == NULL || !http_headers_append(headers, copy)) {
                 t->answer.status = 0;
                 error_no_memory(&t->error);
-                http_transfer_set_verdict(t, HTTP_FAILED);
+                decide(t, HTTP_FAILED);
         }
 }
 
+/* After the headers: a trailer of the body, which is no header. */
 static size_t on_header(char *line, size_t size, size_t n, void *context)
 {
         struct http_transfer *t = context;
         size_t len = size * n, whole = len;
         t->moved_ns = now_ns();
-        while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r' || line[len - 1] == ' '))
+        while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r'))
                 len--;
-        if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0)
-                status_line(t, line, len);
-        else if (len > 0)
+        bool end = len == 0;
+        while (len > 0 && line[len - 1] == ' ')
+                len--;
+        if (t->state == HTTP_REQUESTED && len >= 5 && strncasecmp(line, "HTTP/", 5) == 0)
+                take_status_line(t, line, len);
+        else if (t->state == HTTP_HEADERS && end)
+                check_headers(t);
+        else if (t->state == HTTP_HEADERS)
                 header_line(t, line, len);
-        else if (t->answer.status >= 200 && !t->accepted && !t->redirected)
-                headers_complete(t);
-        return t->judged ? 0 : whole;
+        return t->state == HTTP_DECIDED ? 0 : whole;
 }
 
 /* ---- received bytes ---- */
@@ -191,38 +238,44 @@ static size_t keep_body(struct http_transfer *t, const unsigned char *data, size
         return n;
 }
 
+/* Of n bytes the first are skipped: those that the caller took before a pause, and of a whole those before the range.
+ */
 static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t n)
 {
-        size_t skipped = t->skip < n ? (size_t)t->skip : n;
+        size_t again = t->passed_again < n ? (size_t)t->passed_again : n;
+        size_t before = t->before < n - again ? (size_t)t->before : n - again;
+        size_t skipped = again + before, rest = n - skipped;
         uint64_t left = t->expect - t->received;
-        size_t rest = n - skipped, wanted = rest < left ? rest : (size_t)left;
-        t->skip -= skipped;
+        size_t wanted = rest < left ? rest : (size_t)left;
+        t->passed_again -= again;
+        t->before -= before;
         if (wanted < rest && t->answer.status == 206) {
-                wrong_range(t, "more bytes than its range", header(t, "Content-Range"));
+                decide_wrong_range(t, "more bytes than its range", header(t, "Content-Range"));
                 return 0;
         }
         t->taken = 0;
         switch (wanted > 0 ? t->bytes(t, data + skipped, wanted) : HTTP_MORE) {
         case HTTP_PAUSE:
-                /* libcurl passes all of them again. */
-                t->skip += skipped + t->taken;
+                require(t->taken <= wanted);
+                t->passed_again += skipped + t->taken; /* libcurl passes all n bytes again */
                 t->received += t->taken;
-                t->paused = true;
+                set_state(t, HTTP_PAUSED);
                 metric_add(METRIC_PAUSES, 1);
                 return CURL_WRITEFUNC_PAUSE;
         case HTTP_BROKEN:
-                http_transfer_set_verdict(t, HTTP_FAILED);
+                decide(t, HTTP_FAILED);
                 return 0;
         case HTTP_ENOUGH:
-                http_transfer_set_verdict(t, HTTP_OK);
+                decide(t, HTTP_OK);
                 return 0;
         default:
                 t->received += wanted;
         }
         /* Without ranges the rest of the whole is of no use. */
-        if (t->skip > 0 || t->request.len == 0 || t->answer.status == 206 || t->received < t->expect)
+        bool cut = t->answer.status != 206 && t->request.len > 0 && t->before == 0 && t->received == t->expect;
+        if (!cut)
                 return n;
-        http_transfer_set_verdict(t, HTTP_OK);
+        decide(t, HTTP_OK);
         return 0;
 }
 
@@ -230,11 +283,11 @@ static size_t on_bytes(char *data, size_t size, size_t n, void *context)
 {
         struct http_transfer *t = context;
         t->moved_ns = now_ns();
-        if (t->judged)
-                return 0;
-        if (!t->accepted)
+        if (t->state == HTTP_RECEIVING)
+                return pass_on(t, (const unsigned char *)data, size * n);
+        if (t->state == HTTP_DISCARDING)
                 return keep_body(t, (const unsigned char *)data, size * n);
-        return pass_on(t, (const unsigned char *)data, size * n);
+        return 0;
 }
 
 /* ---- the headers and options of a try ---- */
@@ -242,8 +295,7 @@ static size_t on_bytes(char *data, size_t size, size_t n, void *context)
 static bool same_origin(const struct http_transfer *t)
 {
         struct http_url first;
-        return http_url_parse(&first, t->request.url) == 0 && first.tls == t->place.tls &&
-               first.port == t->place.port && strcmp(first.host, t->place.host) == 0;
+        return http_url_parse(&first, t->request.url) == 0 && http_same_origin(&first, &t->at);
 }
 
 /* As http_access_ops.authorize answers. */
@@ -256,12 +308,13 @@ static int add_headers(struct http_transfer *t)
         /* Without Accept-Encoding, the server may choose any encoding. */
         bool ok = http_headers_append(sent, "Accept:") && http_headers_append(sent, "Expect:") &&
                   http_headers_append(sent, "Accept-Encoding: identity");
-        if (r->if_match != NULL) {
+        if (r->if_match != NULL && t->condition == NULL) {
                 char line[HTTP_ETAG_MAX + 16];
                 snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
                 ok = ok && http_headers_append(sent, line);
         }
-        if (same_origin(t)) {
+        t->left_origin = t->left_origin || !same_origin(t);
+        if (!t->left_origin) {
                 for (struct curl_slist *l = r->headers != NULL ? r->headers->lines : NULL; l != NULL; l = l->next)
                         ok = ok && http_headers_append(sent, l->data);
                 if (r->access != NULL && r->access->ops->authorize != NULL)
@@ -272,6 +325,8 @@ static int add_headers(struct http_transfer *t)
 
 /* False: no memory. A request without one of its options would be another request: without its range, or with another
  * body. */
+static struct curl_slist to_localhost = {.data = (char[]){"::localhost:"}};
+
 #define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
 
 static bool set_options(struct http_transfer *t)
@@ -305,8 +360,11 @@ static bool set_options(struct http_transfer *t)
                 SET(CURLOPT_CAPATH, NULL);
         }
         /* The environment's proxy is for hosts outside. */
-        if (http_url_loopback(&t->place) || r->plain_ok)
+        if (http_url_loopback(&t->at) || r->plain_ok)
                 SET(CURLOPT_NOPROXY, "*");
+        /* A name below "localhost" is this host's, whatever a name server says. */
+        if (http_url_below_localhost(&t->at))
+                SET(CURLOPT_CONNECT_TO, &to_localhost);
         SET(CURLOPT_HTTPHEADER, t->sent.lines);
         SET(CURLOPT_NOBODY, head ? 1L : 0L);
         if (r->body != NULL) {
@@ -331,20 +389,24 @@ static bool set_options(struct http_transfer *t)
 
 void http_transfer_begin(struct http_transfer *t)
 {
+        require(t->loop != NULL && !t->in_multi);
         http_answer_deinit(&t->answer);
         t->answer.total = t->expect = UINT64_MAX;
         t->reason[0] = '\0';
-        t->received = t->skip = 0;
-        t->accepted = t->redirected = t->paused = t->judged = t->stalled = t->unreached = false;
-        t->moved_ns = now_ns();
+        t->received = t->before = t->passed_again = 0;
+        t->cause = HTTP_BROKE;
+        t->begun_ns = t->moved_ns = now_ns();
         t->error = (struct error){0};
         t->start_ns = 0;
-        int r = t->url != NULL ? http_url_allowed(&t->http->opts, &t->request, t->url, &t->place, &t->error)
+        int r = t->url != NULL ? http_url_allowed(&t->http->opts, &t->request, t->url, &t->at, &t->error)
                                : error_no_memory(&t->error);
         if (r == 0)
                 r = add_headers(t);
-        if (r == 1)
+        if (r == 1) {
                 t->start_ns = now_ns() + CREDENTIALS_PAUSE;
+                set_state(t, HTTP_WAITING);
+                return;
+        }
         if (r == 0) {
                 t->easy = t->easy ?: curl_easy_init();
                 t->in_multi =
@@ -352,17 +414,32 @@ void http_transfer_begin(struct http_transfer *t)
                 r = t->in_multi ? 0 : error_no_memory(&t->error);
         }
         if (r < 0)
-                http_transfer_set_verdict(t, HTTP_FAILED);
+                decide(t, HTTP_FAILED);
+        else
+                set_state(t, HTTP_REQUESTED);
 }
 
 void http_loop_add(struct http_loop *loop, struct http_transfer *t, const char *redirect_url)
 {
+        require(t->state == HTTP_IDLE && t->loop == NULL);
         t->hops = 0;
+        t->left_origin = false;
+        free(t->condition);
+        t->condition = NULL;
         free(t->url);
         t->url = strdup(redirect_url ?: t->request.url);
         t->loop = loop;
         list_append(&loop->transfers, &t->link);
         http_transfer_begin(t);
+}
+
+void http_transfer_resume(struct http_transfer *t)
+{
+        t->moved_ns = now_ns();
+        set_state(t, HTTP_RECEIVING);
+        /* libcurl passes the stored bytes on at once. A decision on them is its return value here, and is reported
+         * nowhere else: the next turn ends the transfer. */
+        curl_easy_pause(t->easy, CURLPAUSE_CONT);
 }
 
 static void remove_from_multi(struct http_transfer *t)
@@ -375,9 +452,11 @@ static void remove_from_multi(struct http_transfer *t)
 void http_transfer_cancel(struct http_transfer *t)
 {
         remove_from_multi(t);
-        if (t->loop != NULL)
-                list_remove(&t->link);
+        if (t->loop == NULL)
+                return;
+        list_remove(&t->link);
         t->loop = NULL;
+        set_state(t, HTTP_IDLE);
 }
 
 void http_transfer_deinit(struct http_transfer *t)
@@ -386,8 +465,9 @@ void http_transfer_deinit(struct http_transfer *t)
         curl_easy_cleanup(t->easy);
         http_headers_deinit(&t->sent);
         http_answer_deinit(&t->answer);
+        free(t->condition);
         free(t->url);
-        *t = (struct http_transfer){0};
+        *t = (struct http_transfer){.state = HTTP_IDLE};
 }
 
 /* ---- a try ends ---- */
@@ -396,21 +476,24 @@ void http_transfer_deinit(struct http_transfer *t)
 static int report_refusal(struct http_transfer *t)
 {
         struct http_access *access = t->request.access;
-        if (access == NULL || access->ops->refused == NULL || !same_origin(t))
+        if (access == NULL || access->ops->refused == NULL || t->left_origin)
                 return 0;
         t->answer.by = t->sent.by;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }
 
-static enum http_outcome status_outcome(struct http_transfer *t)
+/* A 416 for a range that the object has is another server's, or of a broken one. */
+static bool is_retried(const struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        return http_status_retry(t->answer.status) ||
+               (t->answer.status == 416 && r->len > 0 && r->offset + r->len <= r->size);
+}
+
+static enum http_outcome describe_refusal(struct http_transfer *t)
 {
         int status = t->answer.status;
         char excerpt[256] = "";
-        if (status == 412 && t->request.if_match != NULL) {
-                error_set(&t->error, STREAMER_EFAILED, "the object was replaced while it was read (%s)",
-                          t->request.shown);
-                return HTTP_FAILED;
-        }
         if (t->answer.body != NULL)
                 http_excerpt(excerpt, sizeof(excerpt), t->answer.body);
         bool more = excerpt[0] != '\0' && strcasecmp(excerpt, t->reason) != 0;
@@ -421,9 +504,33 @@ static enum http_outcome status_outcome(struct http_transfer *t)
                 code = STREAMER_ENOENT;
         error_set(&t->error, code, "the server answers %s%s%s (%s)", t->reason, more ? ": " : "", more ? excerpt : "",
                   t->request.shown);
-        if (http_status_retry(status))
+        if (is_retried(t))
                 return HTTP_RETRY;
         return report_refusal(t) == 1 ? HTTP_RETRY : HTTP_FAILED;
+}
+
+static enum http_outcome status_outcome(struct http_transfer *t)
+{
+        enum http_outcome outcome = describe_refusal(t);
+        if (t->answer.status == 412 && t->request.if_match != NULL) {
+                cleanup_free char *said = strdup(t->error.text);
+                error_set(&t->error, STREAMER_EFAILED, "the object was replaced while it was read: %s", said ?: "412");
+        }
+        return outcome;
+}
+
+/* The first 412: without If-Match the answer's ETag tells whether the object was replaced, or the server's comparison
+ * is wrong. True: it is under way. */
+static bool repeat_without_condition(struct http_transfer *t)
+{
+        if (t->answer.status != 412 || t->request.if_match == NULL || t->condition != NULL)
+                return false;
+        describe_refusal(t);
+        t->condition = strdup(t->error.text);
+        if (t->condition == NULL)
+                return false;
+        http_transfer_begin(t);
+        return t->state != HTTP_DECIDED;
 }
 
 /* A retry does not change certificates and settings. */
@@ -446,16 +553,17 @@ static bool is_temporary(CURLcode code)
 static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 {
         long proxy = 0;
-        t->unreached = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
-                       code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
+        if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+            code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT)
+                t->cause = HTTP_UNREACHED;
         curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
         if (proxy >= 300)
                 error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);
         else if (code == CURLE_COULDNT_RESOLVE_HOST)
-                error_set(&t->error, STREAMER_EFAILED, "cannot resolve host %s (%s)", t->place.host, t->request.shown);
+                error_set(&t->error, STREAMER_EFAILED, "cannot resolve host %s (%s)", t->at.host, t->request.shown);
         else if (code == CURLE_COULDNT_RESOLVE_PROXY)
                 error_set(&t->error, STREAMER_EFAILED, "cannot resolve the proxy's host (%s)", t->request.shown);
-        else if (t->accepted)
+        else if (t->state == HTTP_RECEIVING || t->state == HTTP_PAUSED)
                 error_set(&t->error, STREAMER_EFAILED, "%s after %" PRIu64 " bytes (%s)", curl_easy_strerror(code),
                           t->received, t->request.shown);
         else
@@ -465,12 +573,12 @@ static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 
 static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
 {
-        if (t->judged)
+        if (t->state == HTTP_DECIDED)
                 return t->verdict;
-        if (!t->accepted && t->answer.status >= 300)
+        if (t->state == HTTP_DISCARDING)
                 return status_outcome(t);
-        if (code != CURLE_OK)
-                return curl_outcome(t, code);
+        if (code != CURLE_OK || t->state != HTTP_RECEIVING)
+                return curl_outcome(t, code != CURLE_OK ? code : CURLE_GOT_NOTHING);
         if (t->expect != UINT64_MAX && t->received != t->expect) {
                 error_set(&t->error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)", t->received,
                           t->expect, t->request.shown);
@@ -488,7 +596,7 @@ static bool follow(struct http_transfer *t)
         const char *why = NULL;
         if (next == NULL ? errno != ENOMEM : http_url_parse(&to, next) < 0)
                 why = "to an invalid URL"; /* no memory is reported as the hop begins */
-        else if (next != NULL && t->place.tls && !to.tls)
+        else if (next != NULL && t->at.tls && !to.tls)
                 why = "from https to plain http";
         else if (++t->hops > t->http->opts.redirects)
                 why = "of more than http.redirects steps";
@@ -498,19 +606,54 @@ static bool follow(struct http_transfer *t)
                 error_set(&t->error, STREAMER_EFAILED, "a redirect %s is refused: %s (%s)", why, shown,
                           t->request.shown);
                 free(next);
-                http_transfer_set_verdict(t, HTTP_FAILED);
+                decide(t, HTTP_FAILED);
                 return false;
         }
         free(t->url);
         t->url = next;
         http_transfer_begin(t);
-        return !t->judged;
+        return t->state != HTTP_DECIDED;
+}
+
+/* The time of an answer that is no block of a load grows with its bytes, so that a slow server is waited for, and one
+ * that sends a byte now and then does not keep a thread. */
+static bool takes_too_long(const struct http_transfer *t, uint64_t now)
+{
+        const struct http_opts *opts = &t->http->opts;
+        bool endless = t->data && (t->state == HTTP_RECEIVING || t->state == HTTP_PAUSED);
+        uint64_t most = opts->connect_timeout_ns + opts->stall_ns + t->received * SECOND / ANSWER_RATE;
+        return t->in_multi && !endless && now > t->begun_ns && now - t->begun_ns > most;
+}
+
+static bool is_stalled(const struct http_transfer *t, uint64_t now)
+{
+        return t->state != HTTP_PAUSED && now > t->moved_ns && now - t->moved_ns > t->http->opts.stall_ns;
+}
+
+bool http_transfer_check_time(struct http_transfer *t, uint64_t now)
+{
+        bool stalled = is_stalled(t, now);
+        if (t->state == HTTP_DECIDED || (!stalled && !takes_too_long(t, now)))
+                return false;
+        if (!stalled && t->state == HTTP_DISCARDING)
+                return true; /* the status is known: the rest of its text is of no use */
+        if (stalled)
+                error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
+                          (double)t->http->opts.stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
+                          t->request.shown);
+        else
+                error_set(&t->error, STREAMER_EFAILED, "the answer takes too long: %" PRIu64 " bytes in %.1f s (%s)",
+                          t->received, (double)(now - t->begun_ns) / 1e9, t->request.shown);
+        t->cause = HTTP_STALLED;
+        decide(t, HTTP_RETRY);
+        return true;
 }
 
 void http_transfer_finish(struct http_transfer *t, int code)
 {
+        require(t->state != HTTP_IDLE);
         remove_from_multi(t);
-        if (t->redirected && !t->judged && follow(t))
+        if (t->state == HTTP_DISCARDING && (is_redirect(t) ? follow(t) : repeat_without_condition(t)))
                 return;
         enum http_outcome outcome = outcome_of(t, (CURLcode)code);
         if (outcome == HTTP_OK && t->hops > 0)
@@ -529,30 +672,44 @@ void http_transfer_finish(struct http_transfer *t, int code)
 
 static enum metric_cause cause_of(const struct http_transfer *t)
 {
-        if (t->stalled)
+        if (t->cause == HTTP_STALLED)
                 return CAUSE_STALLED;
         if (http_status_slow_down(t->answer.status))
                 return CAUSE_SLOW_DOWN;
         return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
 }
 
+/* What a server says about its rate limit is waited for once, whatever `tries` and `patience` are. */
+static uint64_t rate_limit(const struct http_transfer *t, const struct http_retry *retry)
+{
+        const char *value = header(t, "RateLimit");
+        uint64_t limit = value != NULL && t->answer.status == 429 ? http_rate_limit(value) : 0;
+        return retry->limited_ns + limit <= HTTP_RATE_WINDOW ? limit : 0;
+}
+
 bool http_retry(struct http_transfer *t, struct http_retry *retry)
 {
         const struct http_opts *opts = &t->http->opts;
-        uint64_t draw = 0;
+        uint64_t draw = 0, limit = rate_limit(t, retry);
         if (retry->made++ == 0)
                 retry->since_ns = now_ns();
-        bool temporary = http_status_slow_down(t->answer.status) || (t->unreached && retry->known);
-        bool patient = temporary && now_ns() - retry->since_ns < opts->patience_ns;
+        bool temporary = http_status_slow_down(t->answer.status) || (t->cause == HTTP_UNREACHED && retry->known);
+        bool patient = limit > 0 || (temporary && now_ns() - retry->since_ns < opts->patience_ns);
         if (retry->made < opts->tries || patient) {
                 if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
                         draw = now_ns();
                 unsigned made = retry->made < opts->tries ? retry->made : opts->tries;
                 bool broken = made <= BROKEN_TRIES && t->received > 0 && cause_of(t) == CAUSE_BROKEN;
-                const char *asked = http_headers_find(&t->answer.headers, "Retry-After");
-                uint64_t pause = http_pause(opts, made, asked, broken, draw);
+                const char *asked = header(t, "Retry-After");
+                uint64_t pause = limit + http_pause(opts, made, limit > 0 ? NULL : asked, broken, draw);
+                retry->limited_ns += limit;
+                retry->since_ns += limit;
                 retry->at_ns = now_ns() + pause;
+                retry->fresh = t->answer.status == 416 || t->answer.status == 421;
                 metric_add_label(METRIC_RETRIES, cause_of(t), 1);
+                if (limit > 0)
+                        log_info("the server's rate limit is used up: the next request in %" PRIu64 " s (%s)",
+                                 limit / SECOND, t->request.shown);
                 log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
                 return true;
         }

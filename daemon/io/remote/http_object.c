@@ -11,6 +11,7 @@
 #include "daemon/io/remote/http_object.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
@@ -18,6 +19,7 @@
 
 #include <endian.h>
 #include <inttypes.h>
+#include <strings.h>
 
 #define LENGTH_BYTES 8u /* of a header's length, before the header */
 /* The first request, if the length of the header is unknown. Headers of common models have 3 to 300 KiB, most of them
@@ -36,13 +38,23 @@ struct remote *remote_of(const struct object *object)
 
 /* ---- requests ---- */
 
+/* What the first answer or, before it, the list gives. */
+static const char *condition(const struct remote *remote)
+{
+        const char *etag = remote->etag ?: remote->listed_etag;
+        return etag != NULL && http_etag_strong(etag) && !load_relaxed(&remote->unconditional) ? etag : NULL;
+}
+
 void remote_request(const struct object *object, uint64_t offset, uint64_t len, struct http_request *request)
 {
         const struct remote *remote = remote_of(object);
-        *request = (struct http_request){
-                .url = remote->url, .shown = object->path, .offset = offset, .len = len, .access = remote->access};
-        if (remote->etag != NULL && http_etag_strong(remote->etag))
-                request->if_match = remote->etag;
+        *request = (struct http_request){.url = remote->url,
+                                         .shown = object->path,
+                                         .offset = offset,
+                                         .len = len,
+                                         .size = object->version.size,
+                                         .if_match = condition(remote),
+                                         .access = remote->access};
 }
 
 char *remote_redirect_url(const struct object *object)
@@ -62,49 +74,173 @@ void remote_set_redirect_url(const struct object *object, const char *url)
 
 /* ---- versions ---- */
 
-/* Without its quotes, which a store may send in one place and not in another. */
-static const char *unquoted(const char *etag, size_t *len)
+static bool same_header(const struct http_answer *answer, const char *name, const char *was)
 {
-        *len = strlen(etag);
-        bool quoted = *len >= 2 && etag[0] == '"' && etag[*len - 1] == '"';
-        *len -= quoted ? 2 : 0;
-        return quoted ? etag + 1 : etag;
+        const char *is = http_headers_find(&answer->headers, name);
+        return is != NULL ? was != NULL && strcmp(is, was) == 0 : was == NULL;
 }
 
-static bool differs(const char *was, const char *is)
+/* NULL: none, or one that says nothing. */
+static const char *etag_of(const struct http_answer *answer)
 {
-        size_t was_len, is_len;
-        if (was == NULL || is == NULL)
-                return false;
-        was = unquoted(was, &was_len);
-        is = unquoted(is, &is_len);
-        return was_len != is_len || memcmp(was, is, was_len) != 0;
+        const char *etag = http_headers_find(&answer->headers, "ETag");
+        return etag != NULL && http_etag_valid(etag) ? etag : NULL;
+}
+
+/* What a server that was asked for no encoding has encoded cannot be read. aws-chunked is of an upload, and some stores
+ * return it with the decoded bytes. */
+static bool is_encoded(const char *encoding)
+{
+        for (size_t len; *encoding != '\0'; encoding += len) {
+                encoding += strspn(encoding, ", \t");
+                len = strcspn(encoding, ", \t");
+                if (len > 0 && !(len == 8 && strncasecmp(encoding, "identity", len) == 0) &&
+                    !(len == 11 && strncasecmp(encoding, "aws-chunked", len) == 0))
+                        return true;
+        }
+        return false;
+}
+
+/* NULL: the bytes are the object's. */
+static const char *encoding_of(const struct http_answer *answer)
+{
+        const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
+        return encoding != NULL && is_encoded(encoding) ? encoding : NULL;
 }
 
 bool object_http_has_etag(const struct object *object, const char *etag)
 {
         const struct remote *remote = remote_of(object);
-        return remote->etag != NULL && !differs(remote->etag, etag);
+        return remote->etag != NULL && http_etag_same(remote->etag, etag);
 }
 
-int remote_check_answer(const struct object *object, const struct http_answer *answer, struct error *error)
+bool object_http_listed_another(const struct object *object)
+{
+        return remote_of(object)->listed_another;
+}
+
+/* The server compares wrongly: its answer to the same request without If-Match is of the right version. */
+static void stop_conditions(const struct object *object, const char *said)
+{
+        struct remote *remote = remote_of(object);
+        if (!__atomic_exchange_n(&remote->unconditional, true, __ATOMIC_RELAXED))
+                log_warn("If-Match is refused with the ETag that the object has, and is not sent any more: %s", said);
+}
+
+enum remote_difference remote_compare_answer(const struct object *object, const struct http_answer *answer,
+                                             struct error *error)
 {
         const struct remote *remote = remote_of(object);
-        const char *what = NULL;
-        if (answer->total != UINT64_MAX && answer->total != object->version.size)
-                what = "size";
-        else if (differs(remote->etag, http_headers_find(&answer->headers, "ETag")))
-                what = "ETag";
-        else if (remote->etag == NULL &&
-                 differs(remote->modified, http_headers_find(&answer->headers, "Last-Modified")))
-                what = "Last-Modified";
-        if (what != NULL)
-                return error_set(error, STREAMER_EFAILED, "the object was replaced while it was read: another %s (%s)",
-                                 what, object->path);
-        const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
-        if (encoding != NULL && strcmp(encoding, "identity") != 0)
-                return error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding,
-                                 object->path);
+        const char *etag = etag_of(answer), *what = NULL;
+        enum remote_difference difference = REMOTE_OTHER;
+        if (answer->total != UINT64_MAX && answer->total != object->version.size) {
+                what = "another size";
+        } else if (object->version.size == 0) {
+                return REMOTE_SAME; /* there are no bytes of versions that could be mixed */
+        } else if (remote->etag != NULL && etag == NULL) {
+                what = "no ETag";
+        } else if (remote->etag == NULL && etag != NULL) {
+                what = "an ETag, which it had not";
+        } else if (etag != NULL && !http_etag_same(remote->etag, etag)) {
+                what = "another ETag";
+                difference = REMOTE_OTHER_ETAG;
+        } else if (etag == NULL && !same_header(answer, "Last-Modified", remote->modified)) {
+                what = "another Last-Modified";
+        }
+        if (what != NULL) {
+                error_set(error, STREAMER_EFAILED, "the object was replaced while it was read: %s%s%s (%s)", what,
+                          answer->condition != NULL ? "; before, " : "", answer->condition ?: "", object->path);
+                return difference;
+        }
+        const char *encoding = encoding_of(answer);
+        if (!same_text(encoding, remote->encoding)) {
+                error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding ?: "not any more",
+                          object->path);
+                return REMOTE_OTHER;
+        }
+        if (answer->condition != NULL)
+                stop_conditions(object, answer->condition);
+        return REMOTE_SAME;
+}
+
+int remote_two_etags(const struct object *object, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED,
+                         "the server gives the object two ETags in turn, as several servers of one name do that do not "
+                         "agree (%s)",
+                         object->path);
+}
+
+/* ---- the version of the first answer ---- */
+
+/* In a store the header is a note about the object, and a range is of the bytes that are stored. */
+static int check_encoding(const struct object *object, const struct http_answer *answer, struct error *error)
+{
+        const char *encoding = encoding_of(answer);
+        if (encoding == NULL || (remote_of(object)->atomic && answer->status == 206))
+                return 0;
+        return error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding, object->path);
+}
+
+/* A time of 0 or 1 is that of a system which sets all times so. */
+static bool has_trusted_time(const struct remote *remote, const struct http_answer *answer)
+{
+        const char *text = remote->listed_time ?: remote->modified, *date = http_headers_find(&answer->headers, "Date");
+        time_t changed = text != NULL ? http_date(text) : -1, now = date != NULL ? http_date(date) : -1;
+        return changed > 1 && now > changed + 1;
+}
+
+/* The kind of version; NULL: it is not to be trusted. */
+static const char *version_kind(const struct remote *remote, const struct http_answer *answer)
+{
+        const char *etag = remote->etag ?: remote->listed_etag;
+        bool time_known = remote->modified != NULL || remote->listed_time != NULL;
+        bool trusted_time = has_trusted_time(remote, answer);
+        if (etag != NULL && (http_etag_strong(etag) || !time_known || trusted_time))
+                return "ETag";
+        return trusted_time ? "time" : NULL;
+}
+
+static char *copy_header(const struct http_answer *answer, const char *name)
+{
+        const char *value = http_headers_find(&answer->headers, name);
+        return value != NULL ? strdup(value) : NULL;
+}
+
+static void make_unique(struct remote *remote)
+{
+        static uint64_t opened;
+        remote->unique[0] = read_clock_ns(CLOCK_REALTIME);
+        remote->unique[1] = add_relaxed(&opened, 1);
+}
+
+static int take_version(struct object *object, const struct http_answer *answer, struct error *error)
+{
+        struct remote *remote = remote_of(object);
+        const char *etag = etag_of(answer);
+        remote->etag = etag != NULL ? strdup(etag) : NULL;
+        remote->modified = copy_header(answer, "Last-Modified");
+        const char *encoding = encoding_of(answer);
+        remote->encoding = encoding != NULL ? strdup(encoding) : NULL;
+        if ((etag != NULL && remote->etag == NULL) || !same_header(answer, "Last-Modified", remote->modified) ||
+            !same_text(encoding, remote->encoding))
+                return error_no_memory(error);
+        remote->listed_another =
+                etag != NULL && remote->listed_etag != NULL && !http_etag_same(etag, remote->listed_etag);
+        if (answer->condition != NULL && !remote->listed_another)
+                stop_conditions(object, answer->condition);
+        const char *kind = version_kind(remote, answer);
+        remote->is_unique = kind == NULL;
+        if (remote->is_unique)
+                make_unique(remote);
+        if (kind == NULL && !remote->text)
+                log_warn("the server sends no %s: a later load reads all again (%s)",
+                         remote->modified == NULL && remote->listed_time == NULL
+                                 ? "ETag and no Last-Modified"
+                                 : "strong ETag, and the object changed a moment ago",
+                         object->path);
+        else if (kind != NULL && kind[0] == 't')
+                log_info("the server sends no ETag: a version is the size and Last-Modified (%s)", object->path);
         return 0;
 }
 
@@ -119,6 +255,23 @@ static void prepare_fetch(struct http_fetch *fetch, const struct object *object,
         fetch->context = (void *)(uintptr_t)object;
 }
 
+/* An ETag that differs is asked for once more, over another connection: the object's may come back. */
+static int check_answer(const struct object *object, const struct http_answer *answer, struct error *error)
+{
+        struct error ignored;
+        unsigned char byte;
+        enum remote_difference difference = remote_compare_answer(object, answer, error);
+        if (difference != REMOTE_OTHER_ETAG)
+                return difference == REMOTE_SAME ? 0 : error->code;
+        cleanup_with(http_fetch_deinit) struct http_fetch again = {.max_body = 0};
+        prepare_fetch(&again, object, 0, 1, &byte);
+        again.fresh = true;
+        if (http_fetch(remote_of(object)->http, &again, 1, &ignored) == 0 &&
+            remote_compare_answer(object, &again.answer, &ignored) == REMOTE_SAME)
+                return remote_two_etags(object, error);
+        return error->code;
+}
+
 /* Of prepared fetches: each answer must be complete, and of the version that was opened. */
 static int fetch_and_check(struct http_fetch *fetches, size_t n, struct error *error)
 {
@@ -126,7 +279,7 @@ static int fetch_and_check(struct http_fetch *fetches, size_t n, struct error *e
         for (size_t i = 0; i < n; i++) {
                 struct http_fetch *f = &fetches[i];
                 const struct object *object = f->context;
-                r = r ?: remote_check_answer(object, &f->answer, error);
+                r = r ?: check_answer(object, &f->answer, error);
                 if (r == 0 && f->got != f->request.len)
                         r = error_set(error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)",
                                       f->got, f->request.len, object->path);
@@ -161,10 +314,15 @@ static void http_identify(const struct object *object, struct hash *hash)
 {
         const struct remote *remote = remote_of(object);
         const uint64_t size = htole64(object->version.size);
-        const char *texts[] = {remote->url, remote->etag ?: "", remote->modified ?: ""};
+        cleanup_free char *url = http_url_without_signature(remote->url); /* no memory: it is another object */
+        const char *texts[] = {url ?: remote->url, remote->etag ?: remote->listed_etag ?: "", remote->modified ?: "",
+                               remote->etag == NULL ? remote->listed_time : NULL};
         hash_update(hash, &size, sizeof(size));
         for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
-                hash_update(hash, texts[i], strlen(texts[i]) + 1);
+                if (texts[i] != NULL)
+                        hash_update(hash, texts[i], strlen(texts[i]) + 1);
+        if (remote->is_unique)
+                hash_update(hash, remote->unique, sizeof(remote->unique));
 }
 
 static int http_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
@@ -196,6 +354,9 @@ static void http_deinit(struct object *object)
         free(remote->url);
         free(remote->etag);
         free(remote->modified);
+        free(remote->encoding);
+        free(remote->listed_etag);
+        free(remote->listed_time);
         free(remote->first);
         free(remote->redirect_url);
         free(remote);
@@ -253,7 +414,6 @@ static void store_first(struct http_fetch *fetch)
 int object_http_prepare(struct http *http, const struct object_url *url, struct object *object,
                         struct http_fetch *fetch, struct error *error)
 {
-        static const int absent[] = {404, 410, 0};
         struct remote *remote = calloc(1, sizeof(*remote));
         *object = (struct object){.ops = &object_http_ops, .path = strdup(url->shown), .remote = remote};
         if (remote == NULL)
@@ -262,25 +422,34 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         remote->http = http;
         remote->access = http_access_ref(url->access);
         remote->url = strdup(url->url);
-        remote->etag = url->etag != NULL ? strdup(url->etag) : NULL;
+        const char *etag = url->etag != NULL && http_etag_valid(url->etag) ? url->etag : NULL;
+        remote->listed_etag = etag != NULL ? strdup(etag) : NULL;
+        remote->listed_time = url->modified != NULL ? strdup(url->modified) : NULL;
         remote->atomic = url->atomic;
         remote->text = url->text;
-        if (object->path == NULL || remote->url == NULL || (url->etag != NULL && remote->etag == NULL))
+        if (object->path == NULL || remote->url == NULL || (etag != NULL && remote->listed_etag == NULL) ||
+            (url->modified != NULL && remote->listed_time == NULL))
                 return error_no_memory(error);
         uint64_t first = url->header > 0 && url->header < HEADER_BYTES_MAX ? url->header : FIRST_BYTES;
         *fetch = (struct http_fetch){.max_body = url->text ? TEXT_BYTES : first,
-                                     .empty_ok = true,
-                                     .fine = url->optional ? absent : NULL,
+                                     .accepts = url->optional ? http_accepts_absent : http_accepts_empty,
                                      .done = store_first,
                                      .context = object};
         remote_request(object, 0, fetch->max_body, &fetch->request);
         return 0;
 }
 
-static char *copy_header(const struct http_answer *answer, const char *name)
+/* Such as the page of a proxy that asks for a password. */
+static int refuse_whole(const struct object *object, const struct http_answer *answer, struct error *error)
 {
-        const char *value = http_headers_find(&answer->headers, name);
-        return value != NULL ? strdup(value) : NULL;
+        char to[REDACTED_SOURCE] = "";
+        const char *type = http_headers_find(&answer->headers, "Content-Type");
+        if (answer->redirect_url != NULL)
+                redact_source(to, answer->redirect_url);
+        return error_set(error, STREAMER_EUNSUPPORTED,
+                         "the server does not support range requests: it answers %d to a Range header (%s%s%s%s%s)",
+                         answer->status, object->path, type != NULL ? ", Content-Type " : "", type ?: "",
+                         to[0] != '\0' ? ", redirected to " : "", to);
 }
 
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error)
@@ -296,14 +465,9 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
                 return error_set(error, STREAMER_EFAILED, "the server does not tell its size (%s)", object->path);
         object->version.size = total;
         if (answer->status != 206 && total > 0 && !remote->text)
-                return error_set(error, STREAMER_EUNSUPPORTED,
-                                 "the server does not support range requests: it answers %d to a Range header (%s)",
-                                 answer->status, object->path);
-        if (remote->etag == NULL)
-                remote->etag = copy_header(answer, "ETag");
-        remote->modified = copy_header(answer, "Last-Modified");
+                return refuse_whole(object, answer, error);
         remote->redirect_url = answer->redirect_url != NULL ? strdup(answer->redirect_url) : NULL;
-        return remote_check_answer(object, answer, error);
+        return take_version(object, answer, error) ?: check_encoding(object, answer, error);
 }
 
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
@@ -323,9 +487,5 @@ int object_http_open(struct http *http, const struct object_url *urls, size_t n,
         }
         for (size_t i = 0; r < 0 && i < n; i++)
                 object_deinit(&objects[i]);
-        const struct remote *first = r == 0 && n > 0 && objects[0].ops != NULL ? objects[0].remote : NULL;
-        if (first != NULL && first->etag == NULL)
-                log_info("the server sends no ETag: a version is %s (%s)",
-                         first->modified != NULL ? "the size and Last-Modified" : "the size alone", objects[0].path);
         return r;
 }

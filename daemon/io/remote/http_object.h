@@ -2,9 +2,12 @@
  *
  * Objects that are read over HTTP(S), of any store, and the engine that reads them (http_engine.c).
  *
- * The version is the size and the ETag; if a server sends none, the size and Last-Modified, which detects a replacement
- * only if the time differs by a second. A strong ETag is sent with each request (If-Match), and every answer is
- * compared with it.
+ * The version is the size and the ETag; if a server sends none, the size and the time of the last change. Every answer
+ * is compared with it, and a strong ETag is sent with each request (If-Match).
+ *
+ * A version can be trusted if it has a strong ETag, or a time that was over when the answer was made (RFC
+ * 9110, 8.8.2.2: within its second an object may change again). An object without such a version is identical with
+ * none, not even with itself when it is opened again.
  */
 #pragma once
 
@@ -16,14 +19,14 @@ extern const struct engine_ops http_engine_ops;
 
 /* What to open; borrowed. */
 struct object_url {
-        const char *url;            /* percent-encoded */
-        const char *shown;          /* object.path: for messages */
-        const char *etag;           /* it must have (from a listing), or NULL */
-        struct http_access *access; /* referenced, or NULL */
-        uint64_t header;            /* approximate bytes of its header; 0: unknown */
-        bool text;                  /* not safetensors: read whole, by object_http_text() */
-        bool atomic;                /* the store replaces objects atomically: an ETag denotes all bytes */
-        bool optional;              /* it may be missing: then object.ops is NULL */
+        const char *url;             /* percent-encoded */
+        const char *shown;           /* object.path: for messages */
+        const char *etag, *modified; /* in a listing; NULL: it has none */
+        struct http_access *access;  /* referenced, or NULL */
+        uint64_t header;             /* approximate bytes of its header; 0: unknown */
+        bool text;                   /* not safetensors: read whole, by object_http_text() */
+        bool atomic;                 /* the store replaces objects atomically: an ETag denotes all bytes */
+        bool optional;               /* it may be missing: then object.ops is NULL */
 };
 
 /* Opens n concurrently. STREAMER_ENOENT (404, 410), STREAMER_EPERM (401, 403), STREAMER_EFAILED. On failure none is
@@ -37,7 +40,10 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
                         struct http_fetch *fetch, struct error *error);
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error);
 
-bool object_http_has_etag(const struct object *object, const char *etag);
+bool object_http_has_etag(const struct object *object, const char *etag); /* or a weak one that is equal to it */
+/* The list had another ETag for it: the object was replaced since then, or the list is wrong. It is open, and its
+ * answers agree with each other. */
+bool object_http_listed_another(const struct object *object);
 
 /* All of a small object, NUL-terminated. STREAMER_EFAILED if it is larger than max. The bytes received when it was
  * opened are not requested again; they are freed. */

@@ -256,7 +256,14 @@ static enum http_outcome on_accept(struct http_transfer *t)
         update_limit(range, false, http_transfer_answered_ns(t));
         if (t == &range->first)
                 end_repeat(range);
-        if (remote_check_answer(object, &t->answer, &t->error) < 0)
+        enum remote_difference difference = remote_compare_answer(object, &t->answer, &t->error);
+        if (difference == REMOTE_OTHER_ETAG && t == &range->first && !range->other_etag) {
+                range->other_etag = true; /* it is asked for once more: the object's may come back */
+                return HTTP_RETRY;
+        }
+        if (difference == REMOTE_SAME && t == &range->first && range->other_etag)
+                remote_two_etags(object, &t->error);
+        if (difference != REMOTE_SAME || t->error.code != 0)
                 return HTTP_FAILED;
         if (t->answer.status == 206 || t->request.len == object->version.size)
                 return HTTP_OK;
@@ -351,7 +358,8 @@ static void request(struct range *range, struct http_transfer *t, uint64_t from,
         cleanup_free char *redirect_url = remote_redirect_url(object);
         t->http = remote_of(object)->http;
         t->context = range;
-        t->fresh = !first;
+        t->fresh = !first || range->retry.fresh || range->other_etag;
+        t->data = true;
         t->buffer_size = BUFFER;
         t->accept = on_accept;
         t->bytes = first ? range_bytes : hedge_bytes;
@@ -449,7 +457,8 @@ static void hedge_if_late(struct range *range, uint64_t now)
         if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
                 silent = silent_ns > concurrency_silence(&job->http->concurrency);
-                repeats = silent && !range->repeated && range->hedge.loop == NULL && http_try_repeat_locked(job);
+                repeats = silent && !range->repeated && http_transfer_is_idle(&range->hedge) &&
+                          http_try_repeat_locked(job);
                 late = !repeats && range->has_block && http_block_late_locked(job, range->begun_ns, now);
                 last = reader_run_over_locked(&range->run);
         }
@@ -462,7 +471,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
                 request_rest(range);
                 return;
         }
-        if (!late || range->hedge.loop != NULL || now - range->hedge_failed_ns < SECOND / 2)
+        if (!late || !http_transfer_is_idle(&range->hedge) || now - range->hedge_failed_ns < SECOND / 2)
                 return;
         if (!last) {
                 pass_rest_to_other(range);
@@ -488,7 +497,7 @@ void ranges_recheck(struct http_thread *self)
                 } else if (ends) {
                         error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
                         range_fail(range, &error);
-                } else if (range->first.loop == NULL || !range->first.paused) {
+                } else if (!http_transfer_is_paused(&range->first)) {
                         continue;
                 } else if (have_block(range, &error)) {
                         set_counted(range, true);
@@ -505,7 +514,7 @@ unsigned ranges_tick(struct http_thread *self)
 {
         uint64_t now = now_ns(), next = HTTP_TICK_MS * MS;
         list_each_item_safe (struct range, range, &self->ranges, link) {
-                if (range->first.loop != NULL)
+                if (!http_transfer_is_idle(&range->first))
                         hedge_if_late(range, now);
                 else if (range->retry.at_ns <= now)
                         request_rest(range);

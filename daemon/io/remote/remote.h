@@ -15,9 +15,15 @@
 struct remote {
         struct http *http;
         struct http_access *access;
-        char *url, *etag, *modified; /* etag, modified: NULL if there is none */
-        bool atomic, text;           /* as in struct object_url */
-        unsigned char *first;        /* the object's beginning: object.first_read bytes */
+        char *url;
+        char *etag, *modified, *encoding; /* of each answer: ETag, Last-Modified, Content-Encoding; NULL: it has none */
+        char *listed_etag, *listed_time;  /* as in struct object_url */
+        bool atomic, text;                /* likewise */
+        bool listed_another;              /* the list has another ETag than the object */
+        bool unconditional;               /* atomic: the server refuses If-Match for the version that it has */
+        bool is_unique; /* the version cannot be trusted: two numbers make it differ from all others */
+        uint64_t unique[2];
+        unsigned char *first; /* the object's beginning: object.first_read bytes */
         pthread_mutex_t mutex;
         char *redirect_url; /* under the mutex: see remote_redirect_url() */
 };
@@ -25,8 +31,13 @@ struct remote *remote_of(const struct object *object);
 
 /* A request for its bytes; len 0: all of it. What it points to lives as long as the object. */
 void remote_request(const struct object *object, uint64_t offset, uint64_t len, struct http_request *request);
-/* STREAMER_EFAILED if an answer is of another version. */
-int remote_check_answer(const struct object *object, const struct http_answer *answer, struct error *error);
+/* How an answer differs from the version that was opened. */
+enum remote_difference { REMOTE_SAME, REMOTE_OTHER_ETAG, REMOTE_OTHER };
+/* Sets `error` unless it is the same. */
+enum remote_difference remote_compare_answer(const struct object *object, const struct http_answer *answer,
+                                             struct error *error);
+/* STREAMER_EFAILED: after an answer with another ETag one has the object's again. */
+int remote_two_etags(const struct object *object, struct error *error);
 
 /* The last target of its URL's redirects, so that not every range is redirected: a copy, or NULL. Links expire; then
  * NULL is set, and the next request starts from the beginning. */
@@ -78,9 +89,10 @@ struct range {
         bool redirected; /* the first goes to the stored target of a redirect instead of the object's URL */
         unsigned char *hedge_slot;
         struct http_retry retry;
-        bool counted;   /* among its job's requests */
-        bool repeated;  /* its request was silent, and has been made again */
-        bool repeating; /* the second request has no answer yet */
+        bool counted;    /* among its job's requests */
+        bool other_etag; /* an answer had another ETag than the object */
+        bool repeated;   /* its request was silent, and has been made again */
+        bool repeating;  /* the second request has no answer yet */
 
         /* The current block, if has_block: */
         bool has_block;

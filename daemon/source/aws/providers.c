@@ -89,7 +89,7 @@ void aws_clients_deinit(struct aws_clients *clients)
 static int fetch_answer(struct http *http, struct http_fetch *fetch, struct error *error)
 {
         fetch->max_body = ANSWER_MAX;
-        fetch->any_status = true;
+        fetch->accepts = http_accepts_any;
         int r = http_fetch(http, fetch, 1, error);
         if (r == 0 && fetch->answer.body == NULL && (fetch->answer.body = strdup("")) == NULL)
                 r = error_no_memory(error);

@@ -5,9 +5,9 @@
  *
  *   list (paged), and the index, if there is one > choose > request the first bytes of all at once
  *
- * The ETag of the listing is sent along: an object that is replaced in between fails the load, as one that is replaced
- * later does. The index counts only if the listing has it with this ETag. A bucket in another region than assumed
- * starts all of this again, once.
+ * The ETag of the listing is sent along: if an object is replaced in between all of this begins again, once; one that
+ * is replaced later fails the load. The index counts only if the listing has it with this ETag. A bucket in another
+ * region than assumed starts all of this again, once.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
@@ -139,7 +139,7 @@ static int list_weights(struct opening *o, struct object *index)
         int r = remote_dir_url_init(&o->dir, &(struct remote_file){.name = LISTING_INDEX, .text = true}, &url,
                                     o->error);
         r = r ?: object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
-        fetches[1].any_status = true;
+        fetches[1].accepts = http_accepts_any;
         r = r ?: list_pages(o, fetches, 2);
         if (r == 0 && object_http_finish(index, &fetches[1], &ignored) < 0)
                 object_deinit(index);
@@ -166,12 +166,16 @@ static int set_checksum(struct object *object, const struct http_fetch *fetch, s
         return sums_set_digest(object, hex, "the store's checksum", error);
 }
 
+/* A client that may not list gets 403 for a key that does not exist. */
+static bool may_be_absent(const struct http_answer *answer)
+{
+        return answer->status == 403 || answer->status == 404;
+}
+
 /* The list and the store's checksums are requested at once. The list has precedence, since the publisher of the files
  * wrote it; the checksums add what it lacks. Where both have a digest they must agree: a difference fails the load. */
 static int find_sums(struct opening *o, struct source_set *set)
 {
-        /* A client that may not list gets 403 for a key that does not exist. */
-        static const int absent[] = {403, 404, 0};
         struct object *objects = set->objects;
         size_t n = set->n_objects;
         bool listed = is_prefix(o->dir.source), request_list = !listed || o->list->has_sums;
@@ -193,7 +197,7 @@ static int find_sums(struct opening *o, struct source_set *set)
                 }
         }
         list->max_body = SUMS_MAX;
-        list->fine = listed ? NULL : absent;
+        list->accepts = listed ? NULL : may_be_absent;
         if (r == 0)
                 r = http_fetch(o->dir.http, fetches, request_list ? n + 1 : n, o->error);
         struct text text = {.data = list->answer.body, .size = list->answer.body_len};
@@ -252,17 +256,67 @@ static int open_in_region(struct opening *o, const struct sources *sources, cons
         }
 }
 
+/* ---- lists with other ETags than the objects ---- */
+
+static const struct object *find_listed_another(const struct source_set *set)
+{
+        if (set->index_object.ops != NULL && object_http_listed_another(&set->index_object))
+                return &set->index_object;
+        for (size_t i = 0; i < set->n_objects; i++)
+                if (object_http_listed_another(&set->objects[i]))
+                        return &set->objects[i];
+        return NULL;
+}
+
+enum lists { LIST_CHANGED, LIST_WRONG };
+
+/* An object has another ETag than the list: it was replaced in between, and a new list says so, or the store's lists do
+ * not have the ETags of its objects. */
+static int list_again(struct opening *o, const struct object *object, enum lists *lists)
+{
+        struct http_fetch fetch;
+        cleanup_with(listing_deinit) struct listing first = *o->list;
+        const char *name = strrchr(object->path, '/') + 1;
+        *o->list = (struct listing){.shown = first.shown};
+        int r = list_pages(o, &fetch, 1) ?: listing_choose(o->list, "with this prefix", o->error);
+        const struct listed_file *was = listing_find(&first, name), *is = r == 0 ? listing_find(o->list, name) : NULL;
+        *lists = was != NULL && is != NULL && strcmp(was->tag, is->tag) == 0 ? LIST_WRONG : LIST_CHANGED;
+        if (r == 0 && *lists == LIST_WRONG)
+                log_warn("the store's list has other ETags than its objects, whose own are used (%s)", object->path);
+        return r;
+}
+
+static int open_listed(struct opening *o)
+{
+        struct source_set *set = o->set;
+        enum lists lists = LIST_CHANGED;
+        for (bool again = false;; again = true) {
+                source_set_deinit(set);
+                listing_deinit(o->list);
+                o->dir.listing = o->list;
+                int r = list_weights(o, &set->index_object) ?: remote_dir_open(&o->dir, set, o->error);
+                const struct object *differs = r == 0 ? find_listed_another(set) : NULL;
+                if (differs == NULL)
+                        return r;
+                r = list_again(o, differs, &lists);
+                if (r < 0 || lists == LIST_WRONG)
+                        return r;
+                if (again)
+                        return error_set(
+                                o->error, STREAMER_EFAILED,
+                                "the object was replaced while it was read: another ETag than in the list (%s)",
+                                differs->path);
+        }
+}
+
 static int open_weights(struct opening *o)
 {
         const struct remote_file itself = {.name = strrchr(o->dir.source, '/') + 1};
         struct source_set *set = o->set;
-        bool prefix = is_prefix(o->dir.source);
         source_set_deinit(set);
-        listing_deinit(o->list);
-        o->dir.listing = prefix ? o->list : NULL;
-        int r = prefix ? list_weights(o, &set->index_object) ?: remote_dir_open(&o->dir, set, o->error)
-                       : source_set_reserve(set, 1, o->error)
-                                 ?: remote_dir_open_files(&o->dir, &itself, 1, set->objects, o->error);
+        int r = is_prefix(o->dir.source) ? open_listed(o)
+                                         : source_set_reserve(set, 1, o->error)
+                                                   ?: remote_dir_open_files(&o->dir, &itself, 1, set->objects, o->error);
         return r == 0 && o->want_sha256 ? find_sums(o, set) : r;
 }
 

@@ -127,11 +127,11 @@ static int bad_list(const char *why, struct error *error)
 }
 
 /* A key with its fields: n elements. A store that does not know the delimiter also lists the keys of folders below.
- * If-Match requires quotes, which some stores omit in their lists. */
+ * If-Match requires quotes, which some stores omit in their lists. A key without an ETag has its time instead. */
 static int add_entry(struct listing *list, const struct xml_element *fields, size_t n, const char *prefix, bool encoded,
                      struct error *error)
 {
-        const char *size = NULL, *etag = "";
+        const char *size = NULL, *etag = "", *modified = "";
         char *key = NULL;
         size_t len = strlen(prefix);
         uint64_t bytes;
@@ -144,6 +144,8 @@ static int add_entry(struct listing *list, const struct xml_element *fields, siz
                         size = fields[i].text;
                 else if (strcmp(fields[i].name, "ETag") == 0)
                         etag = fields[i].text;
+                else if (strcmp(fields[i].name, "LastModified") == 0)
+                        modified = fields[i].text;
         }
         if (key == NULL || size == NULL)
                 return bad_list("a key or its size is missing", error);
@@ -153,8 +155,9 @@ static int add_entry(struct listing *list, const struct xml_element *fields, siz
                 return bad_list("a key is not percent-encoded as it should be", error);
         if (strncmp(key, prefix, len) != 0)
                 return 0;
-        const char *quote = etag[0] != '\0' && strchr(etag, '"') == NULL ? "\"" : "";
-        cleanup_free char *tag = format_new("%s%s%s", quote, etag, quote);
+        bool has_etag = http_etag_valid(etag);
+        const char *quote = has_etag && strchr(etag, '"') == NULL ? "\"" : "";
+        cleanup_free char *tag = format_new("%s%s%s", quote, has_etag ? etag : modified, quote);
         return tag != NULL ? listing_add(list, key + len, bytes, tag, error) : error_no_memory(error);
 }
 

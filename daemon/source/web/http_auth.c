@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/source/web/http_auth.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
@@ -51,6 +52,7 @@ void http_auth_free(struct http_access *access)
         pthread_mutex_destroy(&auth->mutex);
         secret_free(auth->authorization);
         secret_free(auth->setting);
+        free(auth->elsewhere);
         free(auth);
 }
 
@@ -90,23 +92,51 @@ bool http_auth_reread(struct http_auth *auth, const struct http_answer *answer)
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
-        return answer->status == 401 && http_auth_reread(container_of(access, struct http_auth, access), answer);
+        struct http_auth *auth = container_of(access, struct http_auth, access);
+        if (auth->elsewhere != NULL && (answer->status == 401 || answer->status == 403))
+                return error_set(
+                        error, STREAMER_EPERM,
+                        "the server answers %d without credentials: those of http.hosts for its host are for %s "
+                        "(%s)",
+                        answer->status, auth->elsewhere, request->shown);
+        return answer->status == 401 && http_auth_reread(auth, answer);
+}
+
+static const struct http_access_ops ops = {
+        .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
+
+static int auth_elsewhere(const struct http_url *origin, struct http_access **access, struct error *error)
+{
+        char text[HTTP_ORIGIN_TEXT];
+        int r = http_auth_new(access, &ops, NULL, NULL, NULL, error);
+        if (r < 0)
+                return r;
+        http_origin_text(text, origin);
+        struct http_auth *auth = container_of(*access, struct http_auth, access);
+        auth->elsewhere = strdup(text);
+        return 0;
 }
 
 int web_auth(const struct web_host *hosts, size_t n, const char *text, struct http_access **access, struct error *error)
 {
-        static const struct http_access_ops ops = {
-                .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
         const struct web_host *host = NULL;
-        struct http_url url;
+        struct http_url url, origin, elsewhere;
+        bool is_elsewhere = false;
         *access = NULL;
         if (http_url_parse(&url, text) < 0)
                 return 0;
-        for (size_t i = 0; i < n && host == NULL; i++)
-                if (http_host_matches(&url, hosts[i].host))
+        for (size_t i = 0; i < n && host == NULL; i++) {
+                if (http_origin_parse(&origin, hosts[i].host) < 0)
+                        continue;
+                if (http_same_origin(&url, &origin)) {
                         host = &hosts[i];
+                } else if (strcmp(url.host, origin.host) == 0) {
+                        elsewhere = origin;
+                        is_elsewhere = true;
+                }
+        }
         if (host == NULL)
-                return 0;
+                return is_elsewhere ? auth_elsewhere(&elsewhere, access, error) : 0;
         const char *value = host->user != NULL ? host->password : host->token;
         const char *file = host->user != NULL ? host->password_file : host->token_file;
         if (value != NULL || file == NULL)
@@ -115,4 +145,22 @@ int web_auth(const struct web_host *hosts, size_t n, const char *text, struct ht
         if (setting == NULL)
                 return error_no_memory(error);
         return http_auth_new(access, &ops, host->user, NULL, setting, error);
+}
+
+void web_hosts_warn(const struct web_host *hosts, size_t n, const struct http_opts *opts)
+{
+        char text[HTTP_ORIGIN_TEXT];
+        struct http_url origin;
+        for (size_t i = 0; i < n; i++) {
+                if (http_origin_parse(&origin, hosts[i].host) < 0 || strstr(hosts[i].host, "://") != NULL)
+                        continue;
+                bool plain = http_url_loopback(&origin);
+                for (size_t k = 0; k < opts->n_allow_plain; k++)
+                        plain = plain || http_host_matches(&origin, opts->allow_plain[k]);
+                http_origin_text(text, &origin);
+                if (plain)
+                        log_warn("http.hosts: the credentials for %s are for %s alone; for plain http the entry names "
+                                 "http://%s",
+                                 origin.host, text, hosts[i].host);
+        }
 }

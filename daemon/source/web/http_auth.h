@@ -15,6 +15,7 @@ struct http_auth {
         char *setting;    /* "file:PATH", "credential:NAME"; NULL: a value, which stays the same */
         pthread_mutex_t mutex;
         bool empty;          /* no credentials: adds no header */
+        char *elsewhere;     /* the origin that the host's credentials are for, which this is not; NULL */
         char *authorization; /* the header's value */
         uint64_t number;     /* of the authorization: counts replacements */
 };
@@ -36,11 +37,14 @@ bool http_auth_reread(struct http_auth *auth, const struct http_answer *answer);
 /* A bearer token, or user and password; values, or files that hold them. A file's name without a slash
  * is one of the service manager's credentials ($CREDENTIALS_DIRECTORY). NULL: not given. */
 struct web_host {
-        char *host; /* "host" or "host:port" */
+        char *host; /* an origin, as http_origin_parse() has it */
         char *token, *token_file;
         char *user, *password, *password_file;
 };
 
-/* The credentials for the host of this URL, with a reference; *access NULL: these hosts have none. Files are read again
- * in each call. */
+/* Warns of entries that do not say that they are for plain http, and whose hosts it is used with. */
+void web_hosts_warn(const struct web_host *hosts, size_t n, const struct http_opts *opts);
+
+/* The credentials for the origin of this URL, with a reference; *access NULL: there are none. Files are read again in
+ * each call. A refusal names the origin that they are for, if it is another one of this host. */
 int web_auth(const struct web_host *hosts, size_t n, const char *url, struct http_access **access, struct error *error);

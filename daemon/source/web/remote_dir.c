@@ -40,7 +40,10 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
                 url->shown = format_new("%s%s", dir->shown, file->name);
                 listed = dir->etags && dir->listing != NULL ? listing_find(dir->listing, file->name) : NULL;
         }
-        url->etag = listed != NULL ? filled(listed->tag) : NULL;
+        const char *tag = listed != NULL ? filled(listed->tag) : NULL;
+        bool is_etag = tag != NULL && strchr(tag, '"') != NULL;
+        url->etag = is_etag ? tag : NULL;
+        url->modified = is_etag ? NULL : tag;
         return url->url != NULL && url->shown != NULL ? 0 : error_no_memory(error);
 }
 

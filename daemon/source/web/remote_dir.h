@@ -15,7 +15,7 @@ struct remote_dir {
         struct http_access *access;    /* NULL: no credentials */
         char *url, *shown;             /* of the directory, with its slash: encoded; for messages */
         bool atomic;                   /* as object_url.atomic */
-        bool etags;                    /* those of the listing are its tags */
+        bool etags;                    /* the tags of the listing are ETags or times */
         const struct listing *listing; /* of the weights; NULL: the directory is not listed */
         const char *promise;           /* of the listing: "listed in ..." */
 };

@@ -177,32 +177,81 @@ TEST(no_redirect_to_plain_http_on_another_host_is_followed)
         assert_fails(through("/m.safetensors"), STREAMER_EPERM, "plain http is refused");
 }
 
-TEST(credentials_are_sent_to_their_host_only)
+/* A daemon with credentials for this port of the proxy. */
+static streamer_client *start_with_tokens(const char *name, unsigned port)
 {
-        serves(format_text("http://localhost:%u/m.safetensors", proxy.port));
+        const char *config = format_text("io: {block_size: 1MiB}\n"
+                                         "http:\n"
+                                         "  allow_plain: [basic.localhost]\n"
+                                         "  hosts:\n"
+                                         "    - {host: \"http://localhost:%u\", token: the-token-of-localhost}\n"
+                                         "    - {host: \"http://basic.localhost:%u\", user: me, password: pass}\n"
+                                         "    - {host: 127.0.0.1, token: the-token-for-https}\n",
+                                         port, port);
+        return start_own(name, suite_file(format_text("%s.yaml", name), config));
+}
+
+TEST(credentials_are_sent_to_their_origin_only)
+{
+        struct proxy other;
+        proxy_start(&other, web.http);
+        streamer_client *c = start_with_tokens("tokens", proxy.port);
+        client_load_equals(c, format_text("http://localhost:%u/m.safetensors", proxy.port), "m", model);
         ck_assert_str_eq(proxy.last_authorization, "Bearer the-token-of-localhost");
-        serves(format_text("http://basic.localhost:%u/m.safetensors", proxy.port));
-        ck_assert_str_eq(proxy.last_authorization, "Basic bWU6dGhlLXBhc3N3b3Jk");
-        serves(through("/m.safetensors"));
+        client_load_equals(c, format_text("http://basic.localhost:%u/m.safetensors", proxy.port), "m", model);
+        ck_assert_str_eq(proxy.last_authorization, "Basic bWU6cGFzcw==");
+        client_load_equals(c, through("/m.safetensors"), "m", model);
         ck_assert_str_eq(proxy.last_authorization, "");
+        client_load_equals(c, format_text("http://localhost:%u/m.safetensors", other.port), "m", model);
+        ck_assert_str_eq(other.last_authorization, "");
+        ck_assert(log_wait_for(own.log,
+                               "http.hosts: the credentials for 127.0.0.1 are for https://127.0.0.1:443 alone; "
+                               "for plain http the entry names http://127.0.0.1"));
+        proxy_rule(&other, &(struct proxy_rule){.fault = PROXY_STATUS, .what = PROXY_ALL, .status = 401});
+        client_load_fails(c, format_text("http://localhost:%u/m.safetensors", other.port), "m", STREAMER_EPERM,
+                          format_text("the server answers 401 without credentials: those of http.hosts for its host "
+                                      "are for http://localhost:%u (",
+                                      proxy.port));
+        stop_own(c);
+        proxy_stop(&other);
 }
 
 TEST(a_redirect_drops_the_credentials)
 {
         struct proxy first;
         proxy_start(&first, web.http);
+        streamer_client *c = start_with_tokens("dropped", first.port);
         proxy_rule(&first,
                    &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = through("/m.safetensors")});
-        serves(format_text("http://localhost:%u/m.safetensors", first.port));
+        client_load_equals(c, format_text("http://localhost:%u/m.safetensors", first.port), "m", model);
         ck_assert_str_eq(first.last_authorization, "Bearer the-token-of-localhost");
         ck_assert_str_eq(proxy.last_authorization, "");
+        stop_own(c);
+        proxy_stop(&first);
+}
+
+/* The other origin would choose what the credentials are used for. */
+TEST(a_redirect_that_comes_back_brings_no_credentials)
+{
+        struct proxy first;
+        proxy_start(&first, web.http);
+        streamer_client *c = start_with_tokens("back", first.port);
+        const char *back = format_text("http://localhost:%u/m.safetensors", first.port);
+        proxy_rule(&first,
+                   &(struct proxy_rule){
+                           .fault = PROXY_REDIRECT, .what = PROXY_ALL, .nth = 1, .text = through("/m.safetensors")});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = back});
+        proxy_rule(&first, &(struct proxy_rule){.fault = PROXY_STATUS, .what = PROXY_ALL, .nth = 2, .status = 403});
+        client_load_fails(c, back, "m", STREAMER_EPERM, "403");
+        ck_assert_str_eq(first.last_authorization, "");
+        stop_own(c);
         proxy_stop(&first);
 }
 
 TEST(no_log_line_contains_a_secret)
 {
-        assert_fails(format_text("http://localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
-        assert_fails(format_text("http://basic.localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
+        assert_fails(secure("/nothing.safetensors"), STREAMER_ENOENT, "404");
+        assert_fails(format_text("http://basic.localhost:%u/nothing.safetensors", web.http), STREAMER_ENOENT, "404");
         ck_assert_ptr_null(strstr(log_text(), "the-token-of-localhost"));
         ck_assert_ptr_null(strstr(log_text(), "the-password"));
 }

@@ -179,7 +179,7 @@ TEST(a_credential_of_the_service_opens_a_store)
                                     "if ($http_authorization != 'Bearer s3cret') { return 403; } }",
                                     port, suite_folder());
         nginx_start_with(&nginx, suite_path("nginx"), servers, port);
-        char *host = format_text("http: {hosts: [{host: \"127.0.0.1:%u\", token_file: hub-token}]}", port);
+        char *host = format_text("http: {hosts: [{host: \"http://127.0.0.1:%u\", token_file: hub-token}]}", port);
         settings(host);
         SHELL(0, "systemctl start streamerd");
         SAYS("credential 'hub-token': the service manager has passed none",

@@ -292,7 +292,7 @@ static struct endpoint store; /* of S3, and a Hub */
 #define SETTINGS                                                                                                       \
         "devices:\n  - host=64MiB\n  - cuda:0=6MiB\nhost_cache: 16MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  "       \
         "listen: %s\nhttp:\n  ca: %s\n"                                                                                \
-        "  hosts:\n    - {host: 127.0.0.1, user: u, password: p}\n"                                                    \
+        "  hosts:\n    - {host: \"http://127.0.0.1:%u\", user: u, password: p}\n"                                      \
         "cuda:\n  library: %s\n"                                                                                       \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
@@ -508,7 +508,10 @@ static void begin(void)
         state = suite_path("state");
         must(mkdir(state, 0700));
         char *ca = suite_path("ca.pem");
-        char *settings = format_text(SETTINGS, metrics, ca, build_path("tests/fake/libcudart.so.13"));
+        if (nginx_unavailable() == NULL)
+                nginx_start(&nginx, suite_path("nginx"), suite_folder());
+        char *settings = format_text(SETTINGS, metrics, ca, nginx.http > 0 ? nginx.http : 1,
+                                     build_path("tests/fake/libcudart.so.13"));
         file_write(ca, "", 0); /* nothing here asks for its certificates */
         char *config = suite_file("config.yaml", settings);
         setenv("FAKECUDA_DEVICES", "1", 1);
@@ -526,10 +529,9 @@ static void begin(void)
         ck_assert_int_eq(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", source)), 0);
         copy = fixture_path("copy");
         model_write_sharded(model, copy, 2, false);
-        if (nginx_unavailable() == NULL) {
-                nginx_start(&nginx, suite_path("nginx"), fixture_root());
-                url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);
-        }
+        if (nginx_unavailable() == NULL)
+                url = format_text("http://127.0.0.1:%u%s/model.safetensors.index.json", nginx.http,
+                                  source + strlen(suite_folder()));
         streamer_client *c = client_open(&test_daemon);
         uint64_t used = client_used(c);
         note_calls();

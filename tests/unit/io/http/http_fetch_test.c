@@ -114,8 +114,10 @@ static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsig
         uint64_t longest = 0;
         ck_assert_int_eq(http_new(&patient, &slow, &error), 0);
         for (int i = 0; i < DRAWS; i++) {
-                struct http_transfer t = {
-                        .http = patient, .answer = {.status = status}, .received = received, .stalled = stalled};
+                struct http_transfer t = {.http = patient,
+                                          .answer = {.status = status},
+                                          .received = received,
+                                          .cause = stalled ? HTTP_STALLED : HTTP_BROKE};
                 struct http_retry retry = {.made = made};
                 ck_assert(http_retry(&t, &retry));
                 uint64_t now = now_ns(), pause = retry.at_ns > now ? retry.at_ns - now : 0;
@@ -293,7 +295,7 @@ static void answer_when_written(struct endpoint *e, const struct endpoint_reques
 
 static int fetch_with(char *token_file, const char *then)
 {
-        const struct web_host host = {.host = "127.0.0.1", .token_file = token_file};
+        const struct web_host host = {.host = endpoint.url, .token_file = token_file};
         struct http_access *access;
         file_write(token_file, "the-first\n", 10);
         ck_assert_int_eq(web_auth(&host, 1, endpoint.url, &access, &error), 0);
