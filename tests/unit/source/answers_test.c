@@ -127,6 +127,29 @@ static void answer_bare(struct endpoint *e, const struct endpoint_request *reque
         }
 }
 
+/* The object has the ETag "e2"; the n-th list (of 1) has the n-th of these, and later ones the last. */
+static const char *const *listed;
+static _Atomic unsigned n_listed;
+
+static void answer_other(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        const char *condition = endpoint_header(request, "If-Match");
+        if (strchr(request->path, '?') != NULL) {
+                unsigned n = n_listed++;
+                while (n > 0 && listed[n] == NULL)
+                        n--;
+                reply->body = format_text("<ListBucketResult><Contents><Key>m/model.safetensors</Key><Size>4</Size>"
+                                          "<ETag>%s</ETag></Contents></ListBucketResult>",
+                                          listed[n]);
+        } else if (condition != NULL && strcmp(condition, "\"e2\"") != 0) {
+                reply->status = 412;
+                reply->body = format_text("<Error><Code>PreconditionFailed</Code></Error>");
+        } else {
+                reply->headers = format_text("ETag: \"e2\"\r\n");
+                endpoint_range(request, reply, "four", 4);
+        }
+}
+
 static void assert_list_fails(const char *text)
 {
         FAILS_SAYING(error, source_list_sidecars(&sources, "s3://bucket/m/", &list, &error), STREAMER_EFAILED, text);
@@ -155,4 +178,26 @@ TEST(an_etag_that_is_listed_without_quotes_is_sent_with_them)
         server.answer = answer_bare;
         ck_assert_msg(source_open(&sources, "s3://bucket/m/", false, &set, &error) == 0, "%s", error.text);
         ck_assert_uint_eq(set.objects[0].version.size, 4);
+}
+
+static const struct {
+        const char *listed[4];
+        unsigned lists; /* that are requested */
+        const char *text;
+} lists[] = {
+        {{"e2"}, 1, NULL},
+        {{"e1", "e2"}, 3, NULL}, /* the object was replaced between list and request: the load begins again */
+        {{"e1"}, 2, NULL},       /* the lists of this store are wrong */
+        {{"e3", "e4", "e5", "e6"},
+         4,
+         "the object was replaced while it was read: another ETag than in the list (s3://bucket/m/model.safetensors)"},
+};
+
+TEST(an_object_with_another_etag_than_the_list, EACH(lists))
+{
+        server.answer = answer_other;
+        listed = lists[_i].listed;
+        FAILS_WITH(error, source_open(&sources, "s3://bucket/m/", false, &set, &error),
+                   lists[_i].text != NULL ? STREAMER_EFAILED : 0, lists[_i].text ?: "");
+        ck_assert_uint_eq(n_listed, lists[_i].lists);
 }

@@ -274,3 +274,28 @@ TEST(a_signature_is_no_part_of_the_identity)
         ck_assert(is_same(&one, &two));
         ck_assert(!is_same(&one, &other));
 }
+
+/* ---- pages instead of objects ---- */
+
+static void answer_sign_in(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        bool page = strcmp(request->path, "/sign-in?from=m") == 0;
+        reply->status = page ? 200 : 302;
+        reply->headers = format_text(page ? "Content-Type: text/html\r\n" : "Location: /sign-in?from=m\r\n");
+        reply->body = format_text("<html>Who are you?</html>");
+}
+
+TEST(a_page_to_sign_in_is_named)
+{
+        const struct http_opts opts = {
+                .connect_timeout_ns = 60 * SECOND, .stall_ns = 60 * SECOND, .redirects = 1, .tries = 1, .threads = 1};
+        const struct object_url url = {.shown = "the-object", .url = format_text("%s/m", server.url)};
+        struct http *following;
+        server.answer = answer_sign_in;
+        ck_assert_int_eq(http_new(&following, &opts, &error), 0);
+        FAILS_SAYING(error, object_http_open(following, &url, 1, &object, &error), STREAMER_EUNSUPPORTED,
+                     format_text("the server does not support range requests: it answers 200 to a Range header "
+                                 "(the-object, Content-Type text/html, redirected to %s/sign-in)",
+                                 server.url));
+        http_free(following);
+}

@@ -145,6 +145,19 @@ TEST(unencoded_keys_are_used_literally)
         ck_assert_ptr_null(next);
 }
 
+TEST(a_key_without_an_etag_has_its_time)
+{
+        static const char page[] = "<Contents><Key>p/a</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified>%s"
+                                   "<Size>1</Size></Contents>";
+        char *next;
+        ck_assert_int_eq(parse_page(&next, format_text(page, "")), 0);
+        ck_assert_str_eq(listed, "[a 2024-01-01T00:00:00.000Z 1]");
+        ck_assert_int_eq(parse_page(&next, format_text(page, "<ETag>&quot;&quot;</ETag>")), 0);
+        ck_assert_str_eq(listed, "[a 2024-01-01T00:00:00.000Z 1]");
+        ck_assert_int_eq(parse_page(&next, format_text(page, "<ETag>W/&quot;1&quot;</ETag>")), 0);
+        ck_assert_str_eq(listed, "[a W/\"1\" 1]");
+}
+
 static const struct {
         const char *inside, *why;
 } bad_pages[] = {
