@@ -165,7 +165,7 @@ $(FAKE)/libcudart.so.%: tests/lib/fake_cuda/cudart.c tests/lib/fake_cuda/stream.
 	$(LINK_FAKE) -DFAKE_RUNTIME=$*090 -Wl,--version-script=$@.map -Wl,-rpath,'$$ORIGIN'
 
 # Measures a machine's own rates for tests/gpu/run. It needs few libraries, so that it can be copied easily.
-$(BUILD)/gpu-rates: $(call obj,tests/bench/gpu/rates.c) $(BUILD)/libdaemon.a
+$(BUILD)/gpu-rates: $(call obj,tests/bench/gpu/rates.c) $(BUILD)/libdaemon.a $(BUILD)/libproto.a
 	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ -Wl,--as-needed $(LIBS_DAEMON)
 
 $(BUILD)/bench: $(call obj,$(BENCH)) $(ARCHIVES) | $(BUILD)/deps-bench

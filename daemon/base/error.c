@@ -104,13 +104,3 @@ int error_no_memory(struct error *error)
 {
         return error_set(error, STREAMER_ENOMEM, "no memory");
 }
-
-void (*invariant_broken_hook)(void);
-
-void broken_invariant(const char *file, int line, const char *what)
-{
-        if (invariant_broken_hook != NULL)
-                invariant_broken_hook();
-        fprintf(stderr, "streamerd: %s:%d: broken invariant: %s\n", file, line, what);
-        abort();
-}

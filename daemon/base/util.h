@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "proto/require.h"
 #include "proto/scope.h"
 
 #include <stdarg.h>
@@ -25,25 +26,6 @@
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define ORDER(a, b) (((a) > (b)) - ((a) < (b))) /* as strcmp() */
 #define container_of(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
-
-/* An invariant, checked in release builds, too. */
-#define require(cond)                                                                                                  \
-        do {                                                                                                           \
-                if (__builtin_expect(!(cond), 0))                                                                      \
-                        broken_invariant(__FILE__, __LINE__, #cond);                                                   \
-        } while (0)
-
-/* Changes the state of a state machine. allowed[s] has a bit for each state that may follow s; states without a row are
- * final. */
-#define change_state(state, to, allowed)                                                                               \
-        do {                                                                                                           \
-                require((state) < ARRAY_SIZE(allowed) && (allowed)[state] & 1u << (to));                               \
-                (state) = (to);                                                                                        \
-        } while (0)
-
-_Noreturn void broken_invariant(const char *file, int line, const char *what);
-/* Called before the process aborts: flushes the log. NULL: nothing. */
-extern void (*invariant_broken_hook)(void);
 
 /* Flags and counters that order nothing else. */
 #define load_relaxed(p) __atomic_load_n(p, __ATOMIC_RELAXED)
