@@ -59,6 +59,8 @@ void fake_resume(struct fake_daemon *f); /* ends a pause */
 /* ---- in a script ---- */
 
 void fake_say(struct fake_daemon *f, const char *text);
+/* Reads a request, whatever it is, to f->request and f->ids[0]; false: the client has closed the connection. */
+bool fake_next(struct fake_daemon *f);
 
 /* ---- the client ---- */
 

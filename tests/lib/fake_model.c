@@ -45,8 +45,12 @@ static void make_manifest(struct fake_model *m)
 
 void fake_model_init(struct fake_model *m)
 {
-        *m = (struct fake_model){
-                .kind = "memfd", .state = "ready", .segment_size = FAKE_SEGMENT, .n_segments = 1, .n_fds = 3};
+        *m = (struct fake_model){.kind = "memfd",
+                                 .state = "ready",
+                                 .lease = FAKE_LEASE,
+                                 .segment_size = FAKE_SEGMENT,
+                                 .n_segments = 1,
+                                 .n_fds = 3};
         make_manifest(m);
         m->segment = make(&m->fds[FD_SEGMENT], FAKE_SEGMENT);
         memcpy(m->segment, "AAAA", 4);
@@ -104,8 +108,11 @@ char *fake_model_fields(const struct fake_model *m, int fds[3], size_t *n_fds)
         char *text = must_alloc(4096), handle[2 * 64 + 1] = "";
         for (size_t i = 0; m->handle && i < 64; i++)
                 snprintf(handle + 2 * i, 3, "%02x", ((const unsigned char *)m->handle)[i]);
-        format_append(text, 4096, " lease=%d model=m generation=%d digest='%s' state=%s", FAKE_LEASE, FAKE_GENERATION,
-                      m->loading ? "" : FAKE_DIGEST, m->loading ? "loading" : m->state);
+        format_append(text, 4096, " lease=%llu model=m generation=%d digest='%s' state=%s",
+                      (unsigned long long)m->lease, FAKE_GENERATION, m->loading ? "" : FAKE_DIGEST,
+                      m->loading ? "loading" : m->state);
+        if (m->token)
+                format_append(text, 4096, " token='%s'", m->token);
         format_append(text, 4096, " manifest={fd=%d size=%llu}", FD_MANIFEST, (unsigned long long)m->manifest->size);
         if (m->loading)
                 format_append(text, 4096, " arrival={fd=%d size=%zu}", FD_ARRIVAL, ARRIVAL_SIZE);

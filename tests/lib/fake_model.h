@@ -25,6 +25,8 @@ struct fake_model {
 
         /* what the reply says */
         const char *kind, *state;
+        uint64_t lease;    /* its number; FAKE_LEASE */
+        const char *token; /* NULL: none */
         bool loading;
         uint64_t segment_size, n_segments;
         const void *handle; /* NULL, or the 64 bytes of a CUDA handle instead of a descriptor */
