@@ -212,8 +212,8 @@ $(BUILD)$(ONLY_DIR)/tests/$(1): $(patsubst %,$(BUILD)/obj/%_test.o,$(sort $(filt
 		$(if $(ONLY),always)
 	$$(LINK_TEST)
 endef
-# It calls functions of the library and internals that they use.
-$(BUILD)$(ONLY_DIR)/tests/client: ARCHIVES := $(filter-out %/libstreamer-client.a,$(ARCHIVES))
+# It calls functions of the library and internals that they use, some of which have the names of the daemon's.
+$(BUILD)$(ONLY_DIR)/tests/client: ARCHIVES := $(addprefix $(BUILD)/,libtest.a libclient.a libdaemon.a libproto.a)
 # For tests/lib/orders.c.
 $(BUILD)$(ONLY_DIR)/tests/unit: ALL_LDFLAGS += -Wl,--wrap=work_submit
 $(foreach p,unit client $(AREAS:%=integration/%),$(if $(filter tests/$p/%,$(LINKED)),$(eval $(call test_program,$p))))

@@ -9,6 +9,7 @@
 #include "client/args.h"
 #include "client/lease.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -69,22 +70,29 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
 {
         int fd;
         void *map;
+        struct arrival arrival;
         uint64_t size, records = lease->manifest.header->n_records;
         const msgpack_object *o = object_get(reply, "arrival");
         if (!o)
                 return object_str_eq(reply, "state", "loading") ? bad_reply(lease, "arrival log") : 0;
-        if (!get_fd(call, o, &fd, &size) || size < sizeof(*lease->arrival) || size > MANIFEST_MAX_SIZE)
+        if (!get_fd(call, o, &fd, &size) || size < sizeof(*arrival.header) || size > MANIFEST_MAX_SIZE)
                 return bad_reply(lease, "arrival log");
         int rc = map_fd(&map, fd, size, 0, PROT_READ, MAP_SHARED, "arrival log", lease->client->fault);
         if (rc != 0)
                 return rc;
-        lease->arrival = map;
-        lease->arrival_size = (size_t)size;
-        lease->arrival_log = arrival_entries(lease->arrival, size, records);
-        if (!lease->arrival_log)
-                return fail(lease->client, STREAMER_ECORRUPT, "arrival log: it does not fit the manifest");
-        lease->arrived = calloc(records / 8 + 1, 1);
-        return lease->arrived ? 0 : fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
+        arrival = (struct arrival){.header = map,
+                                   .size = (size_t)size,
+                                   .log = arrival_entries(map, size, records),
+                                   .seen = calloc(records / 8 + 1, 1)};
+        if (!arrival.log)
+                rc = fail(lease->client, STREAMER_ECORRUPT, "arrival log: it does not fit the manifest");
+        else if (!arrival.seen)
+                rc = fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
+        if (rc == 0)
+                lease_set_arrival_consume(lease, &arrival);
+        else
+                arrival_deinit(&arrival);
+        return rc;
 }
 
 int lease_map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o, bool lent,
@@ -92,8 +100,9 @@ int lease_map_segment(struct streamer_lease *lease, const struct call *call, con
 {
         const char *name, *verb = lent ? "publish_segment" : "attach";
         size_t len;
+        require(lease->n_segments < MANIFEST_MAX_SEGMENTS);
         struct mapping *mapping = &lease->segments[lease->n_segments];
-        struct handle handle = {.fd = -1, .daemon_pid = channel_daemon(lease->client)};
+        struct handle handle = {.fd = -1, .daemon_pid = lease->daemon_pid};
         if (!o || !object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size) ||
             (lent && handle.size < least))
                 return fail(lease->client, STREAMER_EPROTO, "%s: the daemon's reply has no valid segment", verb);
@@ -160,7 +169,7 @@ int lease_map(struct streamer_lease *lease, const struct call *call)
         uint64_t generation;
         if (object_get(reply, "model") && !lease->model)
                 return fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
-        if (lease->id == 0 || !object_u64(reply, "generation", &generation))
+        if (!lease->accepted || !object_u64(reply, "generation", &generation))
                 return bad_reply(lease, "lease");
         if (!known_state(reply))
                 return fail(lease->client, STREAMER_EUNSUPPORTED,
@@ -169,7 +178,7 @@ int lease_map(struct streamer_lease *lease, const struct call *call)
         /* A model without bytes has no segment to tell the kind of its device. */
         lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
         int rc = lease_map_manifest(lease, call) ?: map_arrival(lease, call, reply) ?: map_segments(lease, call, reply);
-        atomic_store(&lease->complete, rc == 0 && lease->arrival == NULL);
+        atomic_store(&lease->complete, rc == 0 && !lease->arrival.header);
         return rc;
 }
 
@@ -179,7 +188,7 @@ void lease_accept(struct call *call, const msgpack_object *reply)
 {
         struct streamer_lease *lease = call->arg;
         uint64_t id;
-        if (!object_u64(reply, "lease", &id))
+        if (!object_u64(reply, "lease", &id) || id == 0)
                 return;
         const char *text;
         size_t len;
@@ -187,6 +196,8 @@ void lease_accept(struct call *call, const msgpack_object *reply)
                 memcpy(lease->key.token, text, len);
         lease->model = object_str(reply, "model", &text, &len) ? strndup(text, len) : NULL;
         object_u64(reply, "generation", &lease->key.generation);
+        lease->daemon_pid = channel_daemon(lease->client);
+        lease->accepted = true;
         lease_link(lease, id);
         lease_update(lease, reply);
 }
@@ -194,10 +205,14 @@ void lease_accept(struct call *call, const msgpack_object *reply)
 struct streamer_lease *lease_new(struct streamer_client *c, unsigned attach_flags)
 {
         struct streamer_lease *lease = calloc(1, sizeof(*lease));
-        if (!lease) {
+        struct detaching *detaching = calloc(1, sizeof(*detaching));
+        if (!lease || !detaching) {
                 fail(c, STREAMER_ENOMEM, "no memory for a lease");
+                free(lease);
+                free(detaching);
                 return NULL;
         }
+        lease->detaching = detaching;
         lease->client = channel_ref(c);
         atomic_init(&lease->refs, 1);
         lease->writable = (attach_flags & STREAMER_ATTACH_PRIVATE) != 0;

@@ -45,7 +45,8 @@ struct handle_kind {
         /* 0 or STREAMER_E* with the text kept in `fault`. */
         int (*map)(struct mapping *mapping, const struct handle *handle, enum map_mode mode, struct fault *fault);
         void (*unmap)(struct mapping *mapping);
-        /* Its daemon was lost: it stays mapped, and no later map() finds it. NULL: none would. */
+        /* Its daemon was lost: it stays mapped, and no later map() finds it. Does not block: the client's lock is held.
+         * NULL: none would. */
         void (*forget)(struct mapping *mapping);
         /* Of what is lent: what this process writes from now on reaches no other, and the address stays. `reading`: a
          * descriptor for reading alone, or -1. */

@@ -21,6 +21,7 @@
 #include "streamer/client.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #define SIZE_UNKNOWN SIZE_MAX
@@ -36,6 +37,7 @@ struct open_segment {
         size_t size;
         cu_allocation allocation;
         bool writable;
+        atomic_bool forgotten; /* its daemon was lost: no new lease uses it; set without the lock */
 };
 
 static struct open_segment *table; /* under cuda_lock() */
@@ -138,8 +140,8 @@ static struct open_segment *find(const struct handle *handle)
 {
         for (struct open_segment *s = table, *next; s; s = next) {
                 next = s->next;
-                if (s->pid != getpid())
-                        unlink_segment(s); /* the parent's */
+                if (s->pid != getpid() || atomic_load(&s->forgotten))
+                        unlink_segment(s); /* the parent's, or a lost daemon's: its leases keep that open */
                 else if (s->daemon_pid == handle->daemon_pid &&
                          memcmp(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes)) == 0) {
                         if (is_alive(s))
@@ -255,11 +257,7 @@ static int ipc_make_private(struct mapping *mapping, int reading, struct fault *
 static void ipc_forget(struct mapping *mapping)
 {
         struct open_segment *s = mapping->map;
-        if (s->pid != getpid())
-                return;
-        cuda_lock();
-        unlink_segment(s);
-        cuda_unlock();
+        atomic_store(&s->forgotten, true);
 }
 
 const struct handle_kind handle_kind_cuda_ipc = {

@@ -13,6 +13,7 @@
 
 #include "client/features.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -384,32 +385,23 @@ void channel_end(struct streamer_client *c, const struct call *call)
         list_remove(c->calls, call);
 }
 
-static int outcome(struct streamer_client *c, struct call *call)
+int call_outcome(const struct streamer_client *c, const struct call *call)
 {
         const msgpack_object *reply = &call->reply.unpacked.data;
         const char *code = "", *text = "";
         size_t code_len = 0, text_len = 0;
         bool ok;
-        if (call->code != 0) {
-                int lost = fail(c, call->code, "%s", CALL_LOST_FDS);
-                call_deinit(call);
-                return lost;
-        }
-        if (!object_bool(reply, "ok", &ok)) {
-                call_deinit(call);
+        require(call->done);
+        if (call->code != 0)
+                return fail(c, call->code, "%s", CALL_LOST_FDS);
+        if (!object_bool(reply, "ok", &ok))
                 return fail(c, STREAMER_EPROTO, "the daemon sent a reply without an outcome");
-        }
         if (ok)
                 return 0;
         object_str(reply, "code", &code, &code_len);
         object_str(reply, "text", &text, &text_len);
         int rc = code_from_wire(code, code_len);
-        if (text_len == 0)
-                fail(c, rc, "%s", code_text(rc));
-        else
-                fail(c, rc, "%.*s", (int)text_len, text);
-        call_deinit(call);
-        return rc;
+        return text_len == 0 ? fail(c, rc, "%s", code_text(rc)) : fail(c, rc, "%.*s", (int)text_len, text);
 }
 
 uint64_t channel_next_id(struct streamer_client *c)
@@ -436,7 +428,12 @@ static int await(struct streamer_client *c, struct call *call, int64_t deadline)
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
         channel_end(c, call);
-        return rc ?: outcome(c, call);
+        if (rc != 0)
+                return rc;
+        rc = call_outcome(c, call);
+        if (rc != 0)
+                call_deinit(call);
+        return rc;
 }
 
 int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)

@@ -7,6 +7,26 @@
  * through the condition variable. When a call times out, its late reply is dropped, the descriptors in it are
  * closed and the lease in it is detached.
  *
+ * What the lock protects, and who owns it:
+ *
+ *   object       owner                               reachable from the client, in its list
+ *   call         the calling thread, or an opening   from channel_begin() to channel_end()
+ *   operation    the application's handle            from op_link() to the end of the handle
+ *   lease        the handle and each DLPack object   from its reply (lease_link) to the last reference
+ *   detaching    the list; before it is sent also    from the end of its lease to the daemon's confirmation
+ *                the thread that ends the lease
+ *   event        the list                            until streamer_event_next() returns it
+ *   note         what it is about (readiness.h)      while it is set
+ *
+ * The thread that reads the socket, or that reconnects, visits whatever is in a list. So an object ends in two steps:
+ * one function takes it out of all lists, with its notes, in one locked step; another one frees it, unlocked, when
+ * nothing leads to it. What is added to an object in a list (an arrival log, a segment) is prepared unlocked and set in
+ * one locked step.
+ *
+ * Nothing that may block runs with the lock held: no file system, no waiting but for `changed`, no call of a GPU's
+ * driver, no unmapping. An outcome that needs such a look-up to be explained is constant once it is known, and is
+ * explained unlocked (op.h). streamer_process() and the destructors of tensors rely on it.
+ *
  *   alive > lost (the daemon closed it) > alive: the next call reconnects (reconnect.c)
  *       \> closed, or an invalid message was received: final
  */
@@ -80,10 +100,20 @@ struct lease_key {
         uint64_t generation;
 };
 
-/* A lease that was detached, until the daemon has confirmed it. */
+/* unmapping > sent > confirmed: freed by who reads the reply
+ *     \> lost: freed by who has unmapped it */
+enum detach_state {
+        DETACH_UNMAPPING, /* its memory may still be mapped; the thread that unmaps it has this record */
+        DETACH_LOST,      /* the same, but the daemon does not hold the lease */
+        DETACH_SENT
+};
+
+/* A lease that has ended here, until the daemon has confirmed its detach. */
 struct detaching {
         struct detaching *next;
-        uint64_t request; /* the id of the last one that was sent */
+        enum detach_state state;
+        uint64_t lease;   /* its id on this connection */
+        uint64_t request; /* sent: the id of the last one */
         struct lease_key key;
 };
 
@@ -146,6 +176,8 @@ void channel_end(struct streamer_client *c, const struct call *call);
 /* As channel_call, for a request that is packed already under an id of channel_next_id(). */
 int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline);
 uint64_t channel_next_id(struct streamer_client *c);
+/* Of a call that is done: 0, or the error that it was answered with, whose text is kept. */
+int call_outcome(const struct streamer_client *c, const struct call *call);
 void call_deinit(struct call *call); /* closes the descriptors that were not taken (-1) */
 
 /* Lock held: sends without waiting; its reply will be dropped. Sets the request's id. */

@@ -64,7 +64,7 @@ static struct call *call_of(struct streamer_client *c, uint64_t id)
 static bool end_detaching(struct streamer_client *c, uint64_t id)
 {
         struct detaching **at = &c->detaching;
-        while (*at && (*at)->request != id)
+        while (*at && ((*at)->state != DETACH_SENT || (*at)->request != id))
                 at = &(*at)->next;
         struct detaching *found = *at;
         if (found)

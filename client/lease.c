@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a lease: linked when the attach is answered, updated by events, unmapped when the
+ * The life of a lease: linked when the attach is answered, updated by events, taken out and unmapped when the
  * handle and the last DLPack capsule are released. Only then is the detach sent, since the daemon may use the
  * memory again at once. Until the daemon has confirmed it, the client keeps what it needs to claim the lease
  * after a reconnection and to detach it again.
@@ -9,6 +9,7 @@
 
 #include "client/args.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <sys/mman.h>
 
@@ -20,20 +21,26 @@ int lease_check(const struct streamer_lease *lease)
         return rc;
 }
 
-void lease_link(struct streamer_lease *lease, uint64_t id)
+#define MAY(state) (1u << HOLD_##state)
+static const unsigned holds[] = {
+        [HOLD_NONE] = MAY(HELD) | MAY(ENDED),
+        [HOLD_HELD] = MAY(REVOKED) | MAY(LOST) | MAY(ENDED),
+        [HOLD_REVOKED] = MAY(LOST) | MAY(ENDED),
+        [HOLD_LOST] = MAY(ENDED),
+};
+#undef MAY
+
+static void change_hold(struct streamer_lease *lease, enum lease_hold to)
 {
-        lease->id = id;
-        lease->linked = true;
-        lease->next = lease->client->leases;
-        lease->client->leases = lease;
+        change_state(lease->hold, to, holds);
 }
 
-static void unlink_lease(struct streamer_lease *lease)
+void lease_link(struct streamer_lease *lease, uint64_t id)
 {
-        readiness_drop(lease->client, &lease->arrival_note);
-        readiness_drop(lease->client, &lease->change_note);
-        list_remove(lease->client->leases, lease);
-        lease->linked = false;
+        change_hold(lease, HOLD_HELD);
+        lease->id = id;
+        lease->next = lease->client->leases;
+        lease->client->leases = lease;
 }
 
 static void update_code(struct streamer_lease *lease, const msgpack_object *o)
@@ -49,10 +56,13 @@ void lease_update(struct streamer_lease *lease, const msgpack_object *o)
 {
         const char *digest;
         size_t len;
-        if (object_str(o, "digest", &digest, &len) && len == sizeof(lease->key.digest) - 1)
+        require(lease->hold == HOLD_HELD || lease->hold == HOLD_REVOKED);
+        /* Once: the application may read it without the lock (streamer_digest). */
+        if (lease->key.digest[0] == 0 && object_str(o, "digest", &digest, &len) && len == sizeof(lease->key.digest) - 1)
                 memcpy(lease->key.digest, digest, len);
         if (object_str_eq(o, "state", "revoked")) {
-                lease->revoked = true;
+                if (lease->hold == HOLD_HELD)
+                        change_hold(lease, HOLD_REVOKED);
                 update_code(lease, o);
                 readiness_add(lease->client, &lease->change_note);
         } else if (object_str_eq(o, "state", "failed")) {
@@ -68,7 +78,7 @@ static void take_event(struct streamer_lease *lease, const msgpack_object *event
 {
         enum lease_state before = lease->state;
         lease_update(lease, event);
-        if (lease->state != before || !lease->arrival || lease_has_arrivals(lease))
+        if (lease->state != before || !lease->arrival.header || lease_has_arrivals(lease))
                 readiness_add(lease->client, &lease->arrival_note);
 }
 
@@ -79,11 +89,11 @@ void lease_event(struct streamer_client *c, const msgpack_object *event)
                 return;
         /* The number of one that is lost may be another's by now: a daemon that was started anew begins again. */
         for (struct streamer_lease *lease = c->leases; lease; lease = lease->next)
-                if (lease->id == id && !lease->lost)
+                if (lease->id == id && lease->hold != HOLD_LOST)
                         take_event(lease, event);
 }
 
-/* What is mapped of it. */
+/* Lock held. What is mapped of it. */
 static void lose_segment(struct streamer_lease *lease, struct mapping *mapping)
 {
         if (!mapping->kind->outlives_daemon)
@@ -95,14 +105,31 @@ static void lose_segment(struct streamer_lease *lease, struct mapping *mapping)
 void lease_add_segment(struct streamer_lease *lease)
 {
         lock_scope(&lease->client->lock);
+        require(lease_is_linked(lease) && lease->n_segments < MANIFEST_MAX_SEGMENTS);
         struct mapping *mapping = &lease->segments[lease->n_segments++];
-        if (lease->lost)
+        if (lease->hold == HOLD_LOST)
                 lose_segment(lease, mapping);
+}
+
+void lease_set_arrival_consume(struct streamer_lease *lease, const struct arrival *arrival)
+{
+        lock_scope(&lease->client->lock);
+        require(lease_is_linked(lease) && !lease->arrival.header && arrival->log && arrival->seen);
+        lease->arrival = *arrival;
+}
+
+void arrival_deinit(struct arrival *arrival)
+{
+        if (arrival->header)
+                munmap((void *)(uintptr_t)arrival->header, arrival->size);
+        free(arrival->seen);
 }
 
 void lease_mark_lost(struct streamer_lease *lease)
 {
-        lease->lost = true;
+        if (lease->hold == HOLD_LOST)
+                return;
+        change_hold(lease, HOLD_LOST);
         readiness_add(lease->client, &lease->change_note);
         if (lease->state == LEASE_LOADING) {
                 lease->state = LEASE_FAILED;
@@ -114,9 +141,9 @@ void lease_mark_lost(struct streamer_lease *lease)
 
 void lease_revoke(struct streamer_lease *lease)
 {
-        if (lease->revoked)
+        if (lease->hold == HOLD_REVOKED)
                 return;
-        lease->revoked = true;
+        change_hold(lease, HOLD_REVOKED);
         lease->code = STREAMER_EREVOKED;
         readiness_add(lease->client, &lease->change_note);
 }
@@ -143,9 +170,11 @@ int streamer_lease_check(streamer_lease *lease)
                 return rc;
         lock_scope(&c->lock);
         readiness_drop(c, &lease->change_note);
-        if (lease->lost)
+        if (lease->hold == HOLD_LOST)
                 return fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more");
-        return lease->revoked ? fail(c, lease->code, "%s", lease->text ?: code_text(lease->code)) : 0;
+        if (lease->hold == HOLD_REVOKED)
+                return fail(c, lease->code, "%s", lease->text ?: code_text(lease->code));
+        return 0;
 }
 
 /* ---- the end ---- */
@@ -156,64 +185,85 @@ struct streamer_lease *lease_ref(struct streamer_lease *lease)
         return lease;
 }
 
-/* The lease is still linked, and a thread that detects a lost daemon visits its segments: from here on it has none. In
- * a forked child the lock may be held for ever, and no other thread exists. */
-static size_t take_segments(struct streamer_lease *lease)
-{
-        bool forked = channel_forked(lease->client);
-        if (!forked)
-                pthread_mutex_lock(&lease->client->lock);
-        size_t n = lease->n_segments;
-        lease->n_segments = 0;
-        if (!forked)
-                pthread_mutex_unlock(&lease->client->lock);
-        return n;
-}
-
-static void unmap(struct streamer_lease *lease)
-{
-        size_t n = take_segments(lease);
-        for (size_t i = 0; i < n; i++)
-                lease->segments[i].kind->unmap(&lease->segments[i]);
-        if (lease->manifest_map)
-                munmap(lease->manifest_map, lease->manifest_size);
-        if (lease->arrival)
-                munmap((void *)(uintptr_t)lease->arrival, lease->arrival_size);
-}
-
-/* Lock held. The daemon may be restarting: the record is claimed and detached when the client reconnects. */
-static void send_detach(struct streamer_lease *lease)
+/* Lock held: after this no list and no note of the client leads to the lease. Returns what stays for the daemon in its
+ * place, in the client's list; NULL: the daemon holds nothing. */
+static struct detaching *take_out(struct streamer_lease *lease)
 {
         struct streamer_client *c = lease->client;
-        struct request request = {.verb = VERB_detach, .u.detach = {.lease = lease->id}};
-        struct detaching *d = c->closed ? NULL : calloc(1, sizeof(*d));
-        channel_post(c, &request);
-        if (!d)
+        struct detaching *d = NULL;
+        bool held = lease->hold == HOLD_HELD || lease->hold == HOLD_REVOKED;
+        readiness_drop(c, &lease->arrival_note);
+        readiness_drop(c, &lease->change_note);
+        if (lease_is_linked(lease))
+                list_remove(c->leases, lease);
+        change_hold(lease, HOLD_ENDED);
+        if (held && !c->closed) {
+                d = lease->detaching;
+                lease->detaching = NULL;
+                *d = (struct detaching){
+                        .next = c->detaching, .state = DETACH_UNMAPPING, .lease = lease->id, .key = lease->key};
+                c->detaching = d;
+        }
+        return d;
+}
+
+/* Lock not held. In a forked child all of this is a copy of the parent's, which other threads may have been changing.
+ */
+static void unmap(struct streamer_lease *lease)
+{
+        require(lease->hold == HOLD_ENDED || channel_forked(lease->client));
+        for (size_t i = 0; i < lease->n_segments; i++)
+                lease->segments[i].kind->unmap(&lease->segments[i]);
+        lease->n_segments = 0;
+        if (lease->manifest_map)
+                munmap(lease->manifest_map, lease->manifest_size);
+        arrival_deinit(&lease->arrival);
+}
+
+/* Lock not held. */
+static void lease_free(struct streamer_lease *lease)
+{
+        unmap(lease);
+        free(lease->detaching);
+        free(lease->model);
+        free(lease->published);
+        free(lease->text);
+        free(lease);
+}
+
+/* Lock held; its memory is not mapped any more. The daemon may be restarting: then the record stays, and the lease is
+ * claimed and detached when the client reconnects. */
+static void send_detach(struct streamer_client *c, struct detaching *d)
+{
+        struct request request = {.verb = VERB_detach, .u.detach = {.lease = d->lease}};
+        require(d->state == DETACH_UNMAPPING || d->state == DETACH_LOST);
+        if (d->state == DETACH_LOST || c->closed) {
+                list_remove(c->detaching, d);
+                free(d);
                 return;
+        }
+        channel_post(c, &request);
         d->request = request.id;
-        d->key = lease->key;
-        d->next = c->detaching;
-        c->detaching = d;
+        d->state = DETACH_SENT;
 }
 
 void lease_unref(struct streamer_lease *lease)
 {
         if (atomic_fetch_sub(&lease->refs, 1) != 1)
                 return;
-        unmap(lease);
+        struct streamer_client *c = lease->client;
+        struct detaching *d = NULL;
         /* In a forked child the lease is the parent's, and the lock may be held for ever. */
-        if (!channel_forked(lease->client)) {
-                lock_scope(&lease->client->lock);
-                if (lease->linked && !lease->lost)
-                        send_detach(lease);
-                unlink_lease(lease);
+        if (!channel_forked(c)) {
+                lock_scope(&c->lock);
+                d = take_out(lease);
         }
-        channel_unref(lease->client);
-        free(lease->model);
-        free(lease->published);
-        free(lease->arrived);
-        free(lease->text);
-        free(lease);
+        lease_free(lease);
+        if (d) {
+                lock_scope(&c->lock);
+                send_detach(c, d);
+        }
+        channel_unref(c);
 }
 
 void streamer_detach(streamer_lease *lease)

@@ -5,8 +5,16 @@
  * base addresses that do not change. It is counted: each DLPack capsule holds it too, and the
  * daemon is notified of the end after everything is unmapped.
  *
- *   loading > ready       all tensors are there and the model has its digest
- *           > failed      what has arrived stays mapped until the lease is detached
+ *   the model      loading > ready       all tensors are there and the model has its digest
+ *                          > failed      what has arrived stays mapped until the lease is detached
+ *
+ *   the hold       none > held > revoked > lost       as the daemon sees it: events and reconnections visit the
+ *                     \      \        \       \        lease while it is in its client's list
+ *                      \------\--------\-------\-> ended
+ *
+ * The last reference ends it in three steps: it is taken out of the list (locked), unmapped and freed (unlocked), and
+ * the detach is sent (locked). In between a struct detaching replaces it in the client's lists, so that a reconnection
+ * claims what the daemon still holds.
  */
 #pragma once
 
@@ -16,41 +24,57 @@
 
 enum lease_state { LEASE_LOADING, LEASE_READY, LEASE_FAILED };
 
+enum lease_hold {
+        HOLD_NONE,    /* no reply yet */
+        HOLD_HELD,    /* in the client's list, as the next two */
+        HOLD_REVOKED, /* the model was unloaded by force */
+        HOLD_LOST,    /* the daemon does not hold it any more */
+        HOLD_ENDED    /* taken out: only the releasing thread has it */
+};
+
+/* Which tensors of a loading model have arrived. */
+struct arrival {
+        const struct arrival_header *header; /* mapped; NULL: everything was there */
+        size_t size;
+        const uint32_t *log; /* indexes of records */
+        unsigned char *seen; /* bitmap over records, as far as the log has been read */
+        uint64_t n_seen;
+};
+
 struct streamer_lease {
         struct streamer_lease *next; /* in the client's list */
         struct streamer_client *client;
         atomic_uint refs; /* the handle and each DLPack capsule */
 
-        /* set by attach, then constant */
-        uint64_t id;
-        struct lease_key key; /* its digest changes under the client's lock */
-        char *model;          /* its name */
+        struct detaching *detaching; /* takes its place in the client's lists; NULL: it did */
+
+        /* set by attach, then constant; each is set before the call that made the lease returns it */
+        bool accepted;    /* the reply has a lease */
+        pid_t daemon_pid; /* of the connection that brought it */
+        char *model;      /* its name */
         const char *device_kind;
         int device_index;
         struct mapping segments[MANIFEST_MAX_SEGMENTS];
-        size_t n_segments; /* changes under the client's lock */
+        size_t n_segments; /* changes under the client's lock, by lease_add_segment() and lease_take_out() */
         bool writable;
         void *manifest_map;
         size_t manifest_size;
         struct manifest_view manifest;
-        const struct arrival_header *arrival; /* NULL: everything was there */
-        const uint32_t *arrival_log;          /* indexes of records */
-        size_t arrival_size;
 
         /* under the client's lock */
-        bool linked;
+        enum lease_hold hold;
         enum lease_state state;
-        bool revoked;
-        int code; /* why it failed, or was taken */
+        uint64_t id;          /* on this connection */
+        struct lease_key key; /* constant but for its digest, which is set once */
+        int code;             /* why it failed, or was taken */
         char *text;
-        struct published *published; /* the table of a published model, once it was read (publish/published.c) */
-        unsigned char *arrived;      /* bitmap over records, as far as the log has been read */
-        uint64_t n_arrived;
+        struct arrival arrival;      /* set as a whole by lease_set_arrival() */
         uint64_t cursor;             /* of streamer_tensor_next() */
-        bool lost;                   /* the daemon does not hold it any more */
         readiness_note arrival_note; /* tensors arrived, or the load ended */
         readiness_note change_note;  /* lost or revoked */
 
+        struct published
+                *published;   /* atomic: the table of a published model, once it was read (publish/published.c) */
         atomic_bool complete; /* every tensor may be read: no need to ask the log */
         atomic_bool gone;     /* lost, and its memory with it */
 };
@@ -61,8 +85,18 @@ void lease_event(struct streamer_client *c, const msgpack_object *event);
 /* Lock held: links the lease into its client's list, so that events find it. */
 void lease_link(struct streamer_lease *lease, uint64_t id);
 
+/* Lock held: the reply arrived that makes the lease, and the lease was not taken out. */
+static inline bool lease_is_linked(const struct streamer_lease *lease)
+{
+        return lease->hold != HOLD_NONE && lease->hold != HOLD_ENDED;
+}
+
 /* The next segment is mapped; the daemon may be known to be lost by then. */
 void lease_add_segment(struct streamer_lease *lease);
+
+/* From now on events look at the log. Takes over what it refers to. */
+void lease_set_arrival_consume(struct streamer_lease *lease, const struct arrival *arrival);
+void arrival_deinit(struct arrival *arrival);
 
 /* Lock held: state, digest and failure, from an event or the attach's own reply. */
 void lease_update(struct streamer_lease *lease, const msgpack_object *o);
@@ -76,7 +110,7 @@ void lease_revoke(struct streamer_lease *lease);
 /* A tensor of the caller's version, which lies in a segment of this lease. */
 int tensor_copy(const struct streamer_lease *lease, const char *call, streamer_tensor *to, const streamer_tensor *from);
 
-/* A tensor arrived that streamer_tensor_next() has not returned. */
+/* Lock held: a tensor arrived that streamer_tensor_next() has not returned. */
 bool lease_has_arrivals(const struct streamer_lease *lease);
 
 /* 0, STREAMER_EFORK, or STREAMER_ELOST if its memory was freed. */

@@ -52,11 +52,11 @@ static void accept_op(struct call *call, const msgpack_object *reply)
                 op_link(op);
 }
 
-static int start(struct streamer_op *op, const streamer_load_opts *o, const char *source)
+static int start(struct streamer_op *op, const streamer_load_opts *o)
 {
         struct call call = {.accept = accept_op, .arg = op};
         struct request request;
-        op_load_request(&request, o, source);
+        op_load_request(&request, o, op->source);
         op->watched = request.u.load.watch;
         int rc = channel_call(op->client, &request, &call, channel_deadline(op->client));
         if (rc != 0)
@@ -81,9 +81,9 @@ int streamer_load(streamer_client *client, const streamer_load_opts *opts, strea
         struct streamer_op *made = rc == 0 ? op_new(client) : NULL;
         if (!made)
                 return rc != 0 ? rc : STREAMER_ENOMEM;
-        rc = start(made, &o, source);
         made->source = source;
         source = NULL;
+        rc = start(made, &o);
         if (rc != 0) {
                 streamer_op_free(made);
                 return rc;

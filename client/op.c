@@ -9,6 +9,7 @@
 #include "client/lease.h"
 #include "client/source.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <stdio.h>
 
@@ -45,9 +46,17 @@ static void take_failures(struct streamer_op *op, const msgpack_object *list)
         }
 }
 
+#define MAY(state) (1u << OP_##state)
+static const unsigned op_states[] = {
+        [OP_NEW] = MAY(LINKED) | MAY(OUT),
+        [OP_LINKED] = MAY(ENDED) | MAY(OUT),
+        [OP_ENDED] = MAY(OUT),
+};
+#undef MAY
+
 void op_end(struct streamer_op *op, int code, const char *text, size_t len)
 {
-        op->ended = true;
+        change_state(op->state, OP_ENDED, op_states);
         op->code = code;
         op->text = len > 0 ? strndup(text, len) : NULL;
         readiness_add(op->client, &op->end_note);
@@ -82,7 +91,8 @@ static void update(struct streamer_op *op, const msgpack_object *event)
 {
         streamer_progress *p = &op->progress;
         const char *state = object_state(event, states);
-        if (op->ended || !state)
+        require(op->state == OP_LINKED);
+        if (!state)
                 return;
         object_u64(event, "bytes", &p->bytes);
         object_u64(event, "total", &p->total);
@@ -103,7 +113,7 @@ static void update(struct streamer_op *op, const msgpack_object *event)
 static bool is_of(const struct streamer_op *op, const msgpack_object *event)
 {
         uint64_t id, request;
-        if (op->epoch != op->client->epoch || op->ended)
+        if (op->epoch != op->client->epoch || op->state != OP_LINKED)
                 return false;
         if (op->opening)
                 return object_u64(event, "request", &request) && request == op->opening->call.id;
@@ -137,6 +147,7 @@ struct streamer_op *op_new(struct streamer_client *c)
 
 void op_link(struct streamer_op *op)
 {
+        change_state(op->state, OP_LINKED, op_states);
         op->epoch = op->client->epoch;
         op->next = op->client->ops;
         op->client->ops = op;
@@ -151,19 +162,37 @@ void ops_drop_notes(struct streamer_client *c)
         }
 }
 
-void streamer_op_free(streamer_op *op)
+/* Lock held: after this no list, no note and no reply leads to it. */
+static void take_out(struct streamer_op *op)
 {
-        if (!op)
-                return;
         struct streamer_client *c = op->client;
-        if (op->opening)
-                opening_free(op);
-        if (!channel_forked(c)) {
-                lock_scope(&c->lock);
+        if (op->state != OP_NEW)
                 list_remove(c->ops, op);
-                readiness_drop(c, &op->end_note);
+        readiness_drop(c, &op->end_note);
+        if (op->opening) {
+                channel_end(c, &op->opening->call);
+                readiness_drop(c, &op->opening->note);
         }
-        channel_unref(c);
+        change_state(op->state, OP_OUT, op_states);
+}
+
+/* A lease that was not returned is detached. */
+static void opening_free(struct opening *o)
+{
+        if (o->state >= OPENING_REPLIED)
+                call_deinit(&o->call);
+        if (o->lease)
+                lease_unref(o->lease);
+        free(o);
+}
+
+/* Lock not held. In a forked child all of this is a copy of the parent's, which other threads may have been changing.
+ */
+static void op_free(struct streamer_op *op)
+{
+        require(op->state == OP_OUT || channel_forked(op->client));
+        if (op->opening)
+                opening_free(op->opening);
         free(op->source);
         free(op->model);
         for (size_t i = 0; i < op->n_failures; i++) {
@@ -175,6 +204,20 @@ void streamer_op_free(streamer_op *op)
         free(op);
 }
 
+void streamer_op_free(streamer_op *op)
+{
+        if (!op)
+                return;
+        struct streamer_client *c = op->client;
+        /* In a forked child the operation is the parent's, and the lock may be held for ever. */
+        if (!channel_forked(c)) {
+                lock_scope(&c->lock);
+                take_out(op);
+        }
+        op_free(op);
+        channel_unref(c);
+}
+
 /* ---- the calls ---- */
 
 static int check_op(const streamer_op *op, const char *call)
@@ -184,7 +227,7 @@ static int check_op(const streamer_op *op, const char *call)
 
 static bool op_ended(const void *arg)
 {
-        return ((const struct streamer_op *)arg)->ended;
+        return ((const struct streamer_op *)arg)->state == OP_ENDED;
 }
 
 /* Lock held. If the connection that brought its events was lost, the load itself may go on. */
@@ -205,8 +248,9 @@ static void fill_progress(const struct streamer_op *op, streamer_progress *to)
         args_fill(to, &p, sizeof(p));
 }
 
-int op_failed(const struct streamer_op *op)
+int op_failure(const struct streamer_op *op)
 {
+        require(op->state == OP_ENDED && op->code != 0);
         cleanup_free char *more =
                 op->code != STREAMER_ENOENT ? NULL : source_explain_missing(op->source ? NULL : op->model, op->source);
         return fail(op->client, op->code, "%s%s", op->text ? op->text : code_text(op->code), more ? more : "");
@@ -220,25 +264,28 @@ int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progres
         if (rc != 0)
                 return rc;
         struct streamer_client *c = op->client;
-        lock_scope(&c->lock);
+        pthread_mutex_lock(&c->lock);
         if (op->watched)
                 rc = wait_ended(op, deadline_in_ms(timeout_ms));
         else
                 rc = fail(c, STREAMER_EINVAL, "op_wait: a load with STREAMER_LOAD_DETACH is not watched");
-        if (rc == 0 && op->code != 0)
-                rc = op_failed(op);
-        else if (rc == STREAMER_ETIMEOUT)
+        if (rc == STREAMER_ETIMEOUT)
                 fail(c, rc, "the load continues");
         if (progress)
                 fill_progress(op, progress);
-        if (op->ended)
+        if (op_ended(op))
                 readiness_drop(c, &op->end_note);
-        return rc;
+        bool failed = rc == 0 && op_has_failed(op);
+        pthread_mutex_unlock(&c->lock);
+        return failed ? op_failure(op) : rc;
 }
 
 const char *streamer_op_model(const streamer_op *op)
 {
-        return check_op(op, "op_model") == 0 ? op->model : NULL;
+        if (check_op(op, "op_model") != 0)
+                return NULL;
+        lock_scope(&op->client->lock);
+        return op->model;
 }
 
 size_t streamer_op_failure_count(const streamer_op *op)

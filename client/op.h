@@ -3,42 +3,57 @@
  * An operation: a load that this client watches, and of an open also the lease that it leads to. The daemon's
  * events update it, in whichever thread reads the socket.
  *
- *   resolving > queued > loading > ready | failed | cancelled       (the load)
- *   requested > replied > returned                                  (the lease of an open)
+ *   the operation   new > linked > ended > out      linked: in its client's list, and events update it; ended: its
+ *                     \       \_______________/      outcome is constant; out: only the thread that frees it has it
+ *   the load        resolving > queued > loading > ready | failed | cancelled       (progress.state)
+ *   the opening     new > requested > replied > returned                            (the lease of an open)
  */
 #pragma once
 
 #include "client/channel.h"
 
+enum opening_state {
+        OPENING_NEW,
+        OPENING_REQUESTED, /* its call is linked */
+        OPENING_REPLIED,   /* its call is done */
+        OPENING_RETURNED   /* its lease is the caller's */
+};
+
 /* What streamer_op_lease() returns. */
 struct opening {
-        struct call call;             /* the request; its reply brings the lease */
+        struct call call; /* the request; its reply brings the lease */
+        bool by_name;     /* not of a load */
+        bool ready;       /* wait until the model is ready */
+        char digest[33];  /* that it must have then; "" if any */
+
+        /* under the client's lock */
+        enum opening_state state;
         struct streamer_lease *lease; /* NULL: returned */
-        bool by_name;                 /* not of a load */
-        bool ready;                   /* wait until the model is ready */
-        char digest[33];              /* that it must have then; "" if any */
         readiness_note note;          /* the lease can be returned */
 };
+
+enum op_state { OP_NEW, OP_LINKED, OP_ENDED, OP_OUT };
 
 struct streamer_op {
         struct streamer_op *next; /* in the client's list */
         struct streamer_client *client;
-        uint64_t id;    /* of a load, by the daemon */
-        char *source;   /* as it was sent; NULL: an open of a name */
-        char *model;    /* its name */
-        bool watched;   /* the daemon sends events */
-        uint64_t epoch; /* of the connection that brings its events */
+        char *source;            /* as it was sent; NULL: an open of a name */
+        struct opening *opening; /* NULL: a load without a lease */
+        bool watched;            /* the daemon sends events */
 
         /* under the client's lock */
+        enum op_state state;
+        uint64_t id;    /* of a load, by the daemon */
+        uint64_t epoch; /* of the connection that brings its events */
+        char *model;    /* its name; set once */
         streamer_progress progress;
-        bool ended;
+        readiness_note end_note; /* the load has ended */
+
+        /* set when it ends, under the client's lock, then constant */
         int code; /* 0: ready */
         char *text;
         streamer_device_failure *failures; /* their strings are malloc'd */
         size_t n_failures;
-        readiness_note end_note; /* the load has ended */
-
-        struct opening *opening; /* NULL: a load without a lease */
 };
 
 struct streamer_op *op_new(struct streamer_client *c);
@@ -55,11 +70,15 @@ void ops_drop_notes(struct streamer_client *c);
 /* Lock held: it ends with this outcome. */
 void op_end(struct streamer_op *op, int code, const char *text, size_t len);
 
-/* Its failure, with what else was looked for where nothing was found. */
-int op_failed(const struct streamer_op *op);
+/* Lock held: it has ended, and not with a model that is ready. */
+static inline bool op_has_failed(const struct streamer_op *op)
+{
+        return op->state == OP_ENDED && op->code != 0;
+}
 
-/* Ends the request of an open; a lease that was not returned is detached. */
-void opening_free(struct streamer_op *op);
+/* Lock not held, after op_has_failed(): its failure, with what else was looked for where nothing was found. May block
+ * on a file system. */
+int op_failure(const struct streamer_op *op);
 
 /* A copy of the caller's options, checked. */
 int load_options(const streamer_client *c, const char *call, const char *name, streamer_load_opts *to,

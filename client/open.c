@@ -10,6 +10,7 @@
 #include "client/op.h"
 #include "client/source.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <stdio.h>
 
@@ -53,16 +54,18 @@ static void finish_open(struct call *call)
         const msgpack_object *reply = &call->reply.unpacked.data;
         const char *code = "", *text = "";
         size_t code_len = 0, text_len = 0;
-        bool ok = false;
+        bool ok = false, ended = op->state == OP_ENDED;
+        require(op->opening->state == OPENING_REQUESTED);
+        op->opening->state = OPENING_REPLIED;
         readiness_add(op->client, &op->opening->note);
         if (call->code != 0) {
-                if (!op->ended)
+                if (!ended)
                         op_end(op, call->code, CALL_LOST_FDS, strlen(CALL_LOST_FDS));
                 return;
         }
         object_u64(reply, "generation", &op->progress.generation);
         object_bool(reply, "ok", &ok);
-        if (op->ended || (ok && !op->opening->by_name))
+        if (ended || (ok && !op->opening->by_name))
                 return;
         object_str(reply, "code", &code, &code_len);
         object_str(reply, "text", &text, &text_len);
@@ -87,7 +90,7 @@ static void set_request(struct request *request, const struct open_args *args, c
 static bool is_accepted(const void *arg)
 {
         const struct streamer_op *op = arg;
-        return op->model || op->opening->call.done;
+        return op->model || op->opening->state == OPENING_REPLIED;
 }
 
 /* A load is accepted with its first event; the error of one that is not is the reply. */
@@ -96,15 +99,18 @@ static int start(struct streamer_op *op, struct request *request)
         struct streamer_client *c = op->client;
         struct call *call = &op->opening->call;
         int64_t deadline = channel_deadline(c);
-        lock_scope(&c->lock);
+        pthread_mutex_lock(&c->lock);
         int rc = channel_begin(c, request, call, deadline);
-        if (rc != 0)
-                return rc;
-        op_link(op);
-        rc = channel_wait(c, is_accepted, op, deadline);
+        if (rc == 0) {
+                op->opening->state = OPENING_REQUESTED;
+                op_link(op);
+                rc = channel_wait(c, is_accepted, op, deadline);
+        }
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
-        return rc == 0 && op->ended && op->code != 0 ? op_failed(op) : rc;
+        bool failed = rc == 0 && op_has_failed(op);
+        pthread_mutex_unlock(&c->lock);
+        return failed ? op_failure(op) : rc;
 }
 
 static struct streamer_op *opening_new(struct streamer_client *c, const struct open_args *args, const char *name)
@@ -175,27 +181,12 @@ int streamer_open_start(streamer_client *client, const char *source_or_name, con
 
 /* ---- the lease ---- */
 
-void opening_free(struct streamer_op *op)
-{
-        struct opening *o = op->opening;
-        struct streamer_client *c = op->client;
-        if (!channel_forked(c)) {
-                lock_scope(&c->lock);
-                channel_end(c, &o->call);
-                readiness_drop(c, &o->note);
-        }
-        if (o->call.done)
-                call_deinit(&o->call);
-        if (o->lease)
-                lease_unref(o->lease);
-        free(o);
-        op->opening = NULL;
-}
-
 static bool can_return(const void *arg)
 {
         const struct opening *o = ((const struct streamer_op *)arg)->opening;
-        return !o->lease || (o->call.done && (!o->lease->linked || !o->ready || o->lease->state != LEASE_LOADING));
+        if (o->state != OPENING_REPLIED)
+                return o->state == OPENING_RETURNED;
+        return !lease_is_linked(o->lease) || !o->ready || o->lease->state != LEASE_LOADING;
 }
 
 /* Lock held. Events of a lease go on over a reconnection, the request does not. */
@@ -204,7 +195,7 @@ static int wait_lease(struct streamer_op *op, int64_t deadline)
         struct streamer_client *c = op->client;
         struct opening *o = op->opening;
         int rc = STREAMER_EUNREACHABLE;
-        if (o->call.done || op->epoch == c->epoch)
+        if (o->state != OPENING_REQUESTED || op->epoch == c->epoch)
                 rc = channel_wait(c, can_return, op, deadline);
         if (rc == STREAMER_EUNREACHABLE && !c->closed)
                 rc = fail(c, STREAMER_ELOST, "the connection was lost before there was a lease");
@@ -213,20 +204,33 @@ static int wait_lease(struct streamer_op *op, int64_t deadline)
         return rc;
 }
 
+/* Lock held: the reply has no lease. */
+static bool is_refused(const struct opening *o)
+{
+        return o->state == OPENING_REPLIED && !lease_is_linked(o->lease);
+}
+
+/* Lock not held: why there is no lease. A load that failed says more than its reply; one that was ready may have been
+ * unloaded since. */
+static int refusal(const struct streamer_op *op, bool failed)
+{
+        const struct streamer_client *c = op->client;
+        return failed ? op_failure(op)
+                      : call_outcome(c, &op->opening->call)
+                                ?: fail(c, STREAMER_EPROTO, "attach: the daemon's reply has no valid lease");
+}
+
 /* Lock held: moves the lease to the caller, who alone maps it. */
 static int take_lease(struct streamer_op *op, struct streamer_lease **lease)
 {
         struct streamer_client *c = op->client;
         struct opening *o = op->opening;
-        if (!o->lease)
+        if (o->state == OPENING_RETURNED)
                 return fail(c, STREAMER_EINVAL, "op_lease: the lease was returned before");
-        readiness_drop(c, &o->note);
-        if (o->call.code != 0)
-                return fail(c, o->call.code, "%s", CALL_LOST_FDS);
-        if (op->ended && op->code != 0 && !o->lease->linked)
-                return op_failed(op);
+        require(o->state == OPENING_REPLIED && lease_is_linked(o->lease));
         *lease = o->lease;
         o->lease = NULL;
+        o->state = OPENING_RETURNED;
         return 0;
 }
 
@@ -242,6 +246,7 @@ static int check_ready(const struct opening *o, const struct streamer_lease *lea
 int streamer_op_lease(streamer_op *op, int timeout_ms, streamer_lease **lease)
 {
         struct streamer_lease *taken = NULL;
+        bool refused = false, failed = false;
         int rc = args_pointer(NULL, "op_lease", "op", op)
                          ?: channel_check(op->client)
                          ?: args_pointer(op->client, "op_lease", "lease", lease);
@@ -250,8 +255,17 @@ int streamer_op_lease(streamer_op *op, int timeout_ms, streamer_lease **lease)
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&op->client->lock);
-        rc = wait_lease(op, deadline_in_ms(timeout_ms)) ?: take_lease(op, &taken) ?: check_ready(op->opening, taken);
+        rc = wait_lease(op, deadline_in_ms(timeout_ms));
+        if (rc == 0) {
+                readiness_drop(op->client, &op->opening->note);
+                refused = is_refused(op->opening);
+                failed = op_has_failed(op);
+        }
+        if (rc == 0 && !refused)
+                rc = take_lease(op, &taken) ?: check_ready(op->opening, taken);
         pthread_mutex_unlock(&op->client->lock);
+        if (refused)
+                return refusal(op, failed);
         if (rc == 0)
                 rc = lease_map(taken, &op->opening->call);
         if (rc == 0)

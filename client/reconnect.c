@@ -13,6 +13,7 @@
 
 #include "client/lease.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,9 +80,11 @@ static int collect(const struct streamer_client *c, struct claims *claims)
         if (!claims->v)
                 return STREAMER_ENOMEM;
         for (const struct streamer_lease *l = c->leases; l; l = l->next)
-                claims->v[claims->n++] = (struct claim){.key = l->key, .code = l->lost ? STREAMER_ELOST : 0};
+                claims->v[claims->n++] =
+                        (struct claim){.key = l->key, .code = l->hold == HOLD_LOST ? STREAMER_ELOST : 0};
         for (const struct detaching *d = c->detaching; d; d = d->next)
-                claims->v[claims->n++].key = d->key;
+                claims->v[claims->n++] =
+                        (struct claim){.key = d->key, .code = d->state == DETACH_LOST ? STREAMER_ELOST : 0};
         return 0;
 }
 
@@ -123,22 +126,30 @@ static const struct claim *find_claim(const struct claims *claims, const struct 
         return NULL;
 }
 
-/* Lock held: what was detached, also since the leases were collected, and which the daemon still holds. */
+/* Lock held: what was detached, also since the leases were collected, and which the daemon still holds. What is still
+ * being unmapped has its detach sent by the thread that unmaps it. */
 static void detach_again(struct streamer_client *c, const struct claims *claims)
 {
         struct detaching **at = &c->detaching;
         while (*at) {
                 struct detaching *d = *at;
                 const struct claim *claim = find_claim(claims, &d->key);
-                if (claim && claim->code == 0) {
-                        struct request request = {.verb = VERB_detach, .u.detach = {.lease = claim->id}};
-                        channel_post(c, &request);
-                        d->request = request.id;
-                        at = &d->next;
-                } else {
+                bool held = claim && claim->code == 0;
+                if (!held && d->state == DETACH_SENT) {
                         *at = d->next;
                         free(d);
+                        continue;
                 }
+                if (!held)
+                        d->state = DETACH_LOST;
+                else
+                        d->lease = claim->id;
+                if (d->state == DETACH_SENT) {
+                        struct request request = {.verb = VERB_detach, .u.detach = {.lease = d->lease}};
+                        channel_post(c, &request);
+                        d->request = request.id;
+                }
+                at = &d->next;
         }
 }
 
@@ -153,6 +164,7 @@ static void settle(struct streamer_client *c, const struct claims *claims, const
                         lease_mark_lost(l);
                         continue;
                 }
+                require(l->hold == HOLD_HELD || l->hold == HOLD_REVOKED);
                 l->id = claim->id;
                 if (claim->revoked)
                         lease_revoke(l);

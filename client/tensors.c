@@ -50,7 +50,7 @@ static int fill(const struct streamer_lease *lease, uint64_t i, streamer_tensor 
 
 static uint64_t log_count(const struct streamer_lease *lease)
 {
-        return __atomic_load_n(&lease->arrival->count, __ATOMIC_ACQUIRE);
+        return __atomic_load_n(&lease->arrival.header->count, __ATOMIC_ACQUIRE);
 }
 
 /* Lock held: reads what is new in the log. */
@@ -59,11 +59,11 @@ static int read_log(struct streamer_lease *lease)
         uint64_t n = lease->manifest.header->n_records, count = log_count(lease);
         if (count > n)
                 return fail(lease->client, STREAMER_ECORRUPT, "arrival log: more entries than tensors");
-        for (; lease->n_arrived < count; lease->n_arrived++) {
-                uint32_t i = lease->arrival_log[lease->n_arrived];
+        for (; lease->arrival.n_seen < count; lease->arrival.n_seen++) {
+                uint32_t i = lease->arrival.log[lease->arrival.n_seen];
                 if (i >= n)
                         return fail(lease->client, STREAMER_ECORRUPT, "arrival log: no tensor has the number %u", i);
-                lease->arrived[i / 8] |= (unsigned char)(1u << i % 8);
+                lease->arrival.seen[i / 8] |= (unsigned char)(1u << i % 8);
         }
         if (count == n)
                 atomic_store(&lease->complete, true);
@@ -77,7 +77,7 @@ static int check_arrived(struct streamer_lease *lease, uint64_t i)
                 return 0;
         lock_scope(&c->lock);
         int rc = read_log(lease);
-        if (rc != 0 || lease->arrived[i / 8] & 1u << i % 8)
+        if (rc != 0 || lease->arrival.seen[i / 8] & 1u << i % 8)
                 return rc;
         return fail(c, STREAMER_EBUSY, "tensor %" PRIu64 " has not arrived yet", i);
 }
@@ -166,7 +166,7 @@ struct arrival_wait {
 
 bool lease_has_arrivals(const struct streamer_lease *lease)
 {
-        return lease->arrival && log_count(lease) > lease->cursor;
+        return lease->arrival.header && log_count(lease) > lease->cursor;
 }
 
 /* Something to return, or nothing more to wait for. */
@@ -192,8 +192,8 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
                         return rc;
                 if (lease->state == LEASE_FAILED)
                         return failed(lease);
-                if (lease->cursor < lease->n_arrived) {
-                        *i = lease->arrival_log[lease->cursor++];
+                if (lease->cursor < lease->arrival.n_seen) {
+                        *i = lease->arrival.log[lease->cursor++];
                         return 0;
                 }
                 if (lease->state == LEASE_READY && lease->cursor == lease->manifest.header->n_records)
@@ -203,7 +203,8 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
                 if (rc == STREAMER_ETIMEOUT)
                         return fail(lease->client, rc, "no tensor arrived in time");
                 /* The daemon may be there, and the load go on. */
-                if (rc == STREAMER_EUNREACHABLE && channel_ensure(lease->client, false, deadline) == 0 && !lease->lost)
+                if (rc == STREAMER_EUNREACHABLE && channel_ensure(lease->client, false, deadline) == 0 &&
+                    lease->hold != HOLD_LOST)
                         continue;
                 if (rc == STREAMER_EUNREACHABLE && !lease->client->closed)
                         return fail(lease->client, STREAMER_ELOST, "the daemon exited, and the load ended");
@@ -228,7 +229,7 @@ int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor 
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&lease->client->lock);
-        if (lease->arrival)
+        if (lease->arrival.header)
                 rc = next_arrival(lease, deadline_in_ms(timeout_ms), &i);
         else
                 rc = next_index(lease, &i);

@@ -94,7 +94,7 @@ static int begin(streamer_publication *p, struct streamer_lease *lease, uint64_t
                 return lost(p, rc);
         const msgpack_object *reply = &call.reply.unpacked.data;
         lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
-        if (lease->id == 0)
+        if (!lease->accepted)
                 rc = fail(p->client, STREAMER_EPROTO, "publish_begin: the daemon's reply has no valid lease");
         call_deinit(&call);
         return rc;

@@ -73,6 +73,19 @@ TEST(a_connection_that_is_lost_before_the_lease_is_reported)
               "the connection was lost before there was a lease");
 }
 
+/* Its load was ready, and the model was unloaded before it could be attached to. */
+TEST(an_open_that_is_refused_after_the_load_has_the_replys_error)
+{
+        streamer_op *op;
+        client = fake_connect(&fake, "hello\n> load watch=true attach=true\n* op op=5 request=2 name=m\n"
+                                     "* op op=5 request=2 state=ready\n! not-found 'm: no such model'\n");
+        ck_assert_int_eq(streamer_open_start(client, "/m.safetensors", NULL, &op), 0);
+        ck_assert_int_eq(streamer_op_wait(op, -1, NULL), 0);
+        for (int i = 0; i < 2; i++)
+                FAILS(client, streamer_op_lease(op, -1, &lease), STREAMER_ENOENT, "'m: no such model'");
+        streamer_op_free(op);
+}
+
 /* The next daemon's first load has the number of the one before. */
 TEST(the_end_of_an_earlier_daemons_load_is_ignored)
 {
