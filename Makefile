@@ -190,8 +190,8 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_SEED CHECKER_KIND CI
 ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
 	residency scale sources http_round_trips published published_base
-# What needs Swift, Ceph, Prometheus, zsh, fish or a container with systemd: make check-servers.
-SERVERS := promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+# What needs Swift, Ceph, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
+SERVERS := images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
 SETTINGS := library_open memory prefaulted_segments published_pages host prefault prefault_auto

@@ -42,6 +42,9 @@ command:promtool            prometheus
 command:zsh                 zsh
 command:fish                fish
 command:systemd-nspawn      systemd-container
+command:mksquashfs          squashfs-tools
+command:mkfs.erofs          erofs-utils
+command:mkfs.ext4           e2fsprogs
 command:swift-proxy-server  swift-proxy
 command:swift-account-server                   swift-account
 command:swift-container-server                 swift-container

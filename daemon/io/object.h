@@ -9,13 +9,17 @@
 
 #include "daemon/base/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Of a file all of it; of a remote object the size, and the rest is its own (http_object.h). */
+/* Of a file all of it (file_version.h); of a remote object the size, and the rest is its own (http_object.h). */
 struct object_version {
         uint64_t dev, ino, size;
         uint64_t mtime_ns, ctime_ns;
+        uint64_t volume; /* tells file systems of one device number apart; 0: not needed, or not known */
+        uint64_t place;  /* of a file whose inode number says nothing: its path, as a hash; else 0 */
+        bool is_weak;    /* another version may have the same of all of these: a sample of the bytes tells */
 };
 
 struct object;
@@ -40,6 +44,8 @@ struct object_ops {
         int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);
         /* Adds what distinguishes this version of this object from all others. */
         void (*identify)(const struct object *object, struct hash *hash);
+        /* Where the version is weak: adds a sample of the object, whose source has so many objects. */
+        int (*sample)(const struct object *object, size_t n_objects, struct hash *hash, struct error *error);
         void (*deinit)(struct object *object);
 };
 

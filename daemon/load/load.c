@@ -9,6 +9,7 @@
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/io/file/file_version.h"
 #include "daemon/io/http/http.h"
 
 #include <inttypes.h>
@@ -31,6 +32,13 @@ static void open_run(struct load *load)
                 load_open_parts(load, &load->step_error);
 }
 
+/* ---- sampling, on a worker ---- */
+
+static void sample_run(struct load *load)
+{
+        load_sample_parts(load, &load->step_error);
+}
+
 /* ---- planning, on a worker ---- */
 
 static void plan_run(struct load *load)
@@ -51,17 +59,16 @@ static bool is_replaced(const struct load *load)
                 return false;
         int r = open_source(load, &now, &error);
         bool replaced = r == 0 && now.n_objects != load->opened.n_objects;
-        for (size_t i = 0; r == 0 && !replaced && i < now.n_objects; i++) {
-                const struct object_version *a = &now.objects[i].version, *b = &load->opened.objects[i].version;
-                replaced = a->dev != b->dev || a->ino != b->ino;
-        }
+        for (size_t i = 0; r == 0 && !replaced && i < now.n_objects; i++)
+                replaced = !file_version_same_file(&now.objects[i].version, &load->opened.objects[i].version);
         source_set_deinit(&now);
         return replaced;
 }
 
 static void check_run(struct load *load)
 {
-        int r = source_check(&load->opened, &load->step_error);
+        int r = load->sampled ? 0 : load_sample_parts(load, &load->step_error);
+        r = r ?: source_check(&load->opened, &load->step_error);
         if (r < 0)
                 load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
@@ -81,6 +88,9 @@ static void step_run(struct work *work)
                 break;
         case LOAD_OPENING:
                 open_run(load);
+                break;
+        case LOAD_SAMPLING:
+                sample_run(load);
                 break;
         case LOAD_PLANNING:
                 plan_run(load);
@@ -219,6 +229,7 @@ static void enter(struct load *load, enum load_state state)
         load_set_state(load, state);
         switch (state) {
         case LOAD_OPENING:
+        case LOAD_SAMPLING:
         case LOAD_PLANNING:
                 start_step(load, load->lane);
                 break;
@@ -252,9 +263,22 @@ static void enter(struct load *load, enum load_state state)
 
 /* ---- taking the result of a state ---- */
 
+/* A part may be resident: the bytes of its files are to be compared with those of the resident model's. */
+static bool lacks_sample(const struct load *load)
+{
+        load_each_part (part, load)
+                if (source_is_weak(&part->resolved.set) && resident_resembles(load->loads->resident, &part->identity))
+                        return !load->sampled;
+        return false;
+}
+
 /* The source is open, or what was awaited has ended: another load may have to be awaited. */
 static void coalesce(struct load *load)
 {
+        if (lacks_sample(load)) {
+                enter(load, LOAD_SAMPLING);
+                return;
+        }
         switch (load_coalesce(load)) {
         case COALESCE_ENDED:
                 break;
@@ -265,6 +289,14 @@ static void coalesce(struct load *load)
                 enter(load, load->cached ? LOAD_QUEUED : LOAD_PLANNING);
                 break;
         }
+}
+
+/* With the samples, once these are read. */
+static void take_samples(struct load *load)
+{
+        load_each_target (t, load)
+                if (t->generation != NULL && target_lives(t))
+                        t->generation->identity = t->part->identity;
 }
 
 static void take_identities(struct load *load)
@@ -335,6 +367,7 @@ static void end_checked(struct load *load)
                 load_end(load, LOAD_FAILED, &load->step_error);
                 return;
         }
+        take_samples(load);
         load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;
                 t->generation->verified = load->request.sha256;
@@ -350,6 +383,7 @@ static bool work_is_done(const struct load *load)
         switch (load->state) {
         case LOAD_LOCATING:
         case LOAD_OPENING:
+        case LOAD_SAMPLING:
         case LOAD_PLANNING:
         case LOAD_CHECKING:
                 return !load->stepping;
@@ -389,6 +423,14 @@ static void load_advance(struct load *load)
                         break;
                 }
                 take_identities(load);
+                coalesce(load);
+                break;
+        case LOAD_SAMPLING:
+                if (load->step_error.code != 0) {
+                        load_end(load, LOAD_FAILED, &load->step_error);
+                        break;
+                }
+                take_samples(load);
                 coalesce(load);
                 break;
         case LOAD_AWAITING:

@@ -15,6 +15,8 @@
  *
  *   locating    a worker                  finds the lane of the source's file system
  *   opening     that lane                 opens the source's files
+ *   sampling    the lane                  some of their bytes, where a resident model is the same by all else; it comes
+ *                                         between opening or awaiting and what follows
  *   awaiting    -                         the end of another load of the same files
  *   planning    the lane                  reads and parses headers, plans, prepares the tracking of arrivals
  *   queued      -                         until all devices together grant their memory (load_memory.c)
@@ -48,6 +50,7 @@
 enum load_state {
         LOAD_LOCATING,
         LOAD_OPENING,
+        LOAD_SAMPLING,
         LOAD_AWAITING,
         LOAD_PLANNING,
         LOAD_QUEUED, /* from here on: its targets that are open have to be loaded */
@@ -210,6 +213,7 @@ struct load {
         unsigned n_steps;        /* of targets, in flight */
         unsigned pending;        /* all that is in flight or posted, and subscribers: the load is not freed */
         unsigned retries;
+        bool sampled;      /* the parts' identities have their samples, where they need them */
         bool cached;       /* it is copied from the host cache */
         bool granted;      /* the memory that it is QUEUED for */
         bool refused;      /* a device refused what was granted */

@@ -75,6 +75,8 @@ void load_free(struct load *load);
 
 /* On a worker: each part's files, from the open source, and their identity. */
 int load_open_parts(struct load *load, struct error *error);
+/* On a worker as well: adds samples of their files' bytes to the parts' identities, where they need them. */
+int load_sample_parts(struct load *load, struct error *error);
 /* On a worker: headers, the plan, the tracking of arrivals. */
 int part_plan(struct load_part *part, struct error *error);
 /* While READING: starts to read. */

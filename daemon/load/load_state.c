@@ -17,8 +17,9 @@ void load_set_state(struct load *load, enum load_state state)
         static const unsigned ended = TO(READY) | TO(FAILED) | TO(CANCELLED);
         static const unsigned allowed[] = {
                 [LOAD_LOCATING] = TO(OPENING) | ended,
-                [LOAD_OPENING] = TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
-                [LOAD_AWAITING] = TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
+                [LOAD_OPENING] = TO(SAMPLING) | TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
+                [LOAD_SAMPLING] = TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
+                [LOAD_AWAITING] = TO(SAMPLING) | TO(AWAITING) | TO(PLANNING) | TO(QUEUED) | ended,
                 [LOAD_PLANNING] = TO(QUEUED) | ended,
                 [LOAD_QUEUED] = TO(ALLOCATING) | ended,
                 [LOAD_ALLOCATING] = TO(RELEASING) | TO(COPYING) | TO(READING) | ended,
@@ -29,9 +30,10 @@ void load_set_state(struct load *load, enum load_state state)
         };
 #undef TO
         static const char *const names[] = {
-                [LOAD_OPENING] = "opening", [LOAD_AWAITING] = "awaiting",     [LOAD_PLANNING] = "planning",
-                [LOAD_QUEUED] = "queued",   [LOAD_ALLOCATING] = "allocating", [LOAD_RELEASING] = "releasing",
-                [LOAD_COPYING] = "copying", [LOAD_READING] = "reading",       [LOAD_CHECKING] = "checking"};
+                [LOAD_OPENING] = "opening",     [LOAD_SAMPLING] = "sampling", [LOAD_AWAITING] = "awaiting",
+                [LOAD_PLANNING] = "planning",   [LOAD_QUEUED] = "queued",     [LOAD_ALLOCATING] = "allocating",
+                [LOAD_RELEASING] = "releasing", [LOAD_COPYING] = "copying",   [LOAD_READING] = "reading",
+                [LOAD_CHECKING] = "checking"};
         change_state(load->state, state, allowed);
         if (!load_ended(state))
                 log_debug("%s: %s after %.3f ms", load->name, names[state],

@@ -77,6 +77,15 @@ int load_open_parts(struct load *load, struct error *error)
         return r;
 }
 
+int load_sample_parts(struct load *load, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
+                r = source_identity_sample(&load->parts[i].resolved.set, &load->parts[i].identity, error);
+        load->sampled = r == 0;
+        return r;
+}
+
 /* ---- the plan, on a worker ---- */
 
 int part_plan(struct load_part *part, struct error *error)

@@ -58,8 +58,10 @@ void base_probe_run(struct base_probe *probe, const struct sources *sources)
         const struct sources below = sources_for(sources, probe->roots, &probe->caller);
         struct source_set set;
         probe->error = (struct error){0};
-        if (source_open(&below, probe->source, false, &set, &probe->error) == 0)
+        if (source_open(&below, probe->source, false, &set, &probe->error) == 0) {
                 source_identity(&set, &probe->identity);
+                source_identity_sample(&set, &probe->identity, &probe->error);
+        }
         source_set_deinit(&set);
 }
 

@@ -139,11 +139,26 @@ struct generation *resident_any(struct resident *resident, const char *name)
         return found;
 }
 
-/* Ready or loading, from exactly these files. */
+/* Equal but for the sample. */
+static bool resembles(const struct generation *g, const struct source_identity *identity)
+{
+        return g->has_identity && memcmp(g->identity.digest, identity->digest, DIGEST_SIZE) == 0;
+}
+
+/* Ready or loading, from exactly these files. One that is loading has no sample yet: it reads the files now. */
 static bool provides(const struct generation *g, const struct source_identity *identity)
 {
-        return g->has_identity && (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
-               memcmp(&g->identity, identity, sizeof(*identity)) == 0;
+        bool same_sample = memcmp(g->identity.sample, identity->sample, DIGEST_SIZE) == 0;
+        return resembles(g, identity) &&
+               (g->state == GENERATION_LOADING || (g->state == GENERATION_READY && same_sample));
+}
+
+bool resident_resembles(const struct resident *resident, const struct source_identity *identity)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if ((g->state == GENERATION_READY || g->state == GENERATION_CACHED) && resembles(g, identity))
+                        return true;
+        return false;
 }
 
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,

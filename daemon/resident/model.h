@@ -230,6 +230,9 @@ struct generation *resident_any(struct resident *resident, const char *name);
 /* Ready or loading, on this device, from exactly these files; number 0: any. */
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
                                  const struct device *device, const struct generation *except, uint64_t number);
+/* A generation that is ready, or in the host cache, is equal but for the sample of the files' bytes, which is to be
+ * compared. */
+bool resident_resembles(const struct resident *resident, const struct source_identity *identity);
 /* The number of the ready or loading generation of these files under this name, which a replica on another
  * device shares; 0 if there is none. */
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);

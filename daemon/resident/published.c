@@ -100,14 +100,23 @@ static void put_pair(const char *key, const char *value, struct manifest_counts 
         counts->strings_len += key_len + value_len + 2;
 }
 
+/* Both digests; without a sample the first one alone. */
+static const char *identity_text(const struct source_identity *identity, char text[2 * HEX_SIZE])
+{
+        static const unsigned char none[DIGEST_SIZE];
+        hex_encode(text, identity->digest, DIGEST_SIZE);
+        if (memcmp(identity->sample, none, DIGEST_SIZE) != 0)
+                hex_encode(text + strlen(text), identity->sample, DIGEST_SIZE);
+        return text;
+}
+
 static void put_pairs(const struct published *published, struct manifest_counts *counts, struct manifest_fill *fill)
 {
         const struct published_base *base = &published->base;
-        char hex[HEX_SIZE];
+        char hex[HEX_SIZE], text[2 * HEX_SIZE];
         if (base->source != NULL) {
                 put_pair(PUBLISHED_BASE, base->source, counts, fill);
-                hex_encode(hex, base->identity.digest, DIGEST_SIZE);
-                put_pair(PUBLISHED_BASE_IDENTITY, hex, counts, fill);
+                put_pair(PUBLISHED_BASE_IDENTITY, identity_text(&base->identity, text), counts, fill);
         }
         if (base->has_digest) {
                 hex_encode(hex, base->digest, DIGEST_SIZE);
@@ -121,21 +130,24 @@ static void put_pairs(const struct published *published, struct manifest_counts 
         }
 }
 
-/* NULL: nothing to decode. */
-static bool hex_decode(unsigned char bytes[DIGEST_SIZE], const char *hex)
+/* Whole digests, `max` at the most. NULL: nothing to decode. */
+static bool hex_decode(unsigned char *bytes, size_t max, const char *hex)
 {
         size_t n;
-        return hex == NULL || (OPENSSL_hexstr2buf_ex(bytes, DIGEST_SIZE, &n, hex, '\0') == 1 && n == DIGEST_SIZE);
+        return hex == NULL ||
+               (OPENSSL_hexstr2buf_ex(bytes, max * DIGEST_SIZE, &n, hex, '\0') == 1 && n > 0 && n % DIGEST_SIZE == 0);
 }
 
 static bool read_pairs(struct published *p, const struct manifest_view *manifest)
 {
         const char *source = manifest_metadata(manifest, PUBLISHED_BASE),
                    *digest = manifest_metadata(manifest, PUBLISHED_BASE_DIGEST), *key, *value;
+        unsigned char identity[sizeof(struct source_identity)] = {0};
         p->base.has_digest = digest != NULL;
-        if ((source != NULL && (p->base.source = strdup(source)) == NULL) || !hex_decode(p->base.digest, digest) ||
-            !hex_decode(p->base.identity.digest, manifest_metadata(manifest, PUBLISHED_BASE_IDENTITY)))
+        if ((source != NULL && (p->base.source = strdup(source)) == NULL) || !hex_decode(p->base.digest, 1, digest) ||
+            !hex_decode(identity, 2, manifest_metadata(manifest, PUBLISHED_BASE_IDENTITY)))
                 return false;
+        memcpy(&p->base.identity, identity, sizeof(identity));
         for (uint64_t i = 0; i < manifest->header->n_metadata; i++)
                 if (!manifest_pair_get(manifest, i, &key, &value) ||
                     (strncmp(key, PUBLISHED_KEY, strlen(PUBLISHED_KEY)) == 0 &&

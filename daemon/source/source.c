@@ -83,12 +83,42 @@ char *source_last_components(const char *path, size_t len, unsigned n)
 void source_identity(const struct source_set *set, struct source_identity *out)
 {
         struct hash hash;
+        *out = (struct source_identity){.sample = {0}};
         hash_init(&hash);
         for (size_t i = 0; i < set->n_objects; i++)
                 set->objects[i].ops->identify(&set->objects[i], &hash);
         if (set->index.n_files > 0)
                 set->index_object.ops->identify(&set->index_object, &hash);
         hash_final(&hash, out->digest);
+}
+
+static bool is_weak(const struct object *object)
+{
+        return object->ops != NULL && object->ops->sample != NULL && object->version.is_weak;
+}
+
+bool source_is_weak(const struct source_set *set)
+{
+        bool weak = is_weak(&set->index_object);
+        for (size_t i = 0; !weak && i < set->n_objects; i++)
+                weak = is_weak(&set->objects[i]);
+        return weak;
+}
+
+int source_identity_sample(const struct source_set *set, struct source_identity *identity, struct error *error)
+{
+        const struct object *index = &set->index_object;
+        struct hash hash;
+        if (!source_is_weak(set))
+                return 0;
+        hash_init(&hash);
+        int r = is_weak(index) ? index->ops->sample(index, set->n_objects, &hash, error) : 0;
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                if (is_weak(&set->objects[i]))
+                        r = set->objects[i].ops->sample(&set->objects[i], set->n_objects, &hash, error);
+        if (r == 0)
+                hash_final(&hash, identity->sample);
+        return r;
 }
 
 struct source_files *source_files_new(const struct source_set *set)

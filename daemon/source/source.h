@@ -142,11 +142,17 @@ char *source_last_components(const char *path, size_t len, unsigned n);
 
 /* ---- versions ---- */
 
-/* The same files in the same versions? (joins, aliases, "already resident") */
+/* The same files in the same versions? (joins, aliases, "already resident") Equal in all bytes. */
 struct source_identity {
         unsigned char digest[16]; /* over every object's version, in order, and the index's */
+        unsigned char sample[16]; /* of the bytes of those whose version is weak; zeroes: not read, or there are none */
 };
+/* Without the sample. */
 void source_identity(const struct source_set *set, struct source_identity *out);
+/* Has objects whose version is weak: without a sample its identity may be equal to that of another version. */
+bool source_is_weak(const struct source_set *set);
+/* Adds the sample, if the source is weak. Reads files. */
+int source_identity_sample(const struct source_set *set, struct source_identity *identity, struct error *error);
 
 /* The files that a model was loaded from, for a comparison with others. Immutable; shared by threads. */
 struct source_file {

@@ -27,6 +27,8 @@ struct held_read {
 
 struct server {
         const char *name; /* of the file */
+        struct fuse_oddities odd;
+        uint64_t looks; /* at the attributes */
         int fuse, backing, commands, reports;
         uint64_t hold_from, fail_from;
         struct held_read held[HELD_MAX];
@@ -51,7 +53,7 @@ static void reply(const struct server *s, uint64_t unique, int error, const void
                 _exit(1);
 }
 
-static void fill_attr(const struct server *s, uint64_t node, struct fuse_attr *attr)
+static void fill_attr(struct server *s, uint64_t node, struct fuse_attr *attr)
 {
         struct stat st;
         *attr = (struct fuse_attr){.ino = node, .mode = S_IFDIR | 0755, .nlink = 1, .blksize = 4096};
@@ -60,6 +62,12 @@ static void fill_attr(const struct server *s, uint64_t node, struct fuse_attr *a
         attr->mode = S_IFREG | 0644;
         attr->size = (uint64_t)st.st_size;
         attr->blocks = (uint64_t)st.st_blocks;
+        if (s->odd.unstable_inodes)
+                attr->ino = FILE_NODE + ++s->looks;
+        if (s->odd.constant_times)
+                return;
+        if (s->odd.whole_seconds)
+                st.st_mtim.tv_nsec = st.st_ctim.tv_nsec = 0;
         attr->mtime = (uint64_t)st.st_mtim.tv_sec;
         attr->mtimensec = (uint32_t)st.st_mtim.tv_nsec;
         attr->ctime = (uint64_t)st.st_ctim.tv_sec;
@@ -79,7 +87,7 @@ static void answer_init(const struct server *s, const struct fuse_in_header *in,
         reply(s, in->unique, 0, &out, sizeof(out));
 }
 
-static void answer_lookup(const struct server *s, const struct fuse_in_header *in, const char *name)
+static void answer_lookup(struct server *s, const struct fuse_in_header *in, const char *name)
 {
         struct fuse_entry_out out = {.nodeid = FILE_NODE};
         if (in->nodeid != FUSE_ROOT_ID || strcmp(name, s->name) != 0)
@@ -88,7 +96,7 @@ static void answer_lookup(const struct server *s, const struct fuse_in_header *i
         reply(s, in->unique, 0, &out, sizeof(out));
 }
 
-static void answer_getattr(const struct server *s, const struct fuse_in_header *in)
+static void answer_getattr(struct server *s, const struct fuse_in_header *in)
 {
         struct fuse_attr_out out = {0};
         fill_attr(s, in->nodeid, &out.attr);
@@ -227,6 +235,7 @@ void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, 
 {
         int commands[2], reports[2];
         struct server s = {.name = h->name,
+                           .odd = h->odd,
                            .fuse = must(open("/dev/fuse", O_RDWR | O_CLOEXEC)),
                            .backing = must(open(backing, O_RDONLY | O_CLOEXEC))};
         mkdir(folder, 0755);

@@ -16,7 +16,15 @@
 
 #include "tests/lib/base.h"
 
+/* How the file system differs from an ordinary one; set before fuse_file_start(). */
+struct fuse_oddities {
+        bool constant_times;  /* mtime and ctime are 0 */
+        bool whole_seconds;   /* times have no nanoseconds */
+        bool unstable_inodes; /* each look at the attributes shows another inode number */
+};
+
 struct fuse_file {
+        struct fuse_oddities odd;
         char path[PATH_SIZE]; /* of the file to load */
         char folder[PATH_SIZE], name[256];
         pid_t pid;

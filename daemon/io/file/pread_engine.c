@@ -10,6 +10,7 @@
  */
 #include "daemon/base/log/log.h"
 #include "daemon/io/file/file_object.h"
+#include "daemon/io/file/file_read.h"
 #include "daemon/io/reader/copy_queue.h"
 
 #include <inttypes.h>

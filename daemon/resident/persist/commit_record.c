@@ -35,7 +35,7 @@ static void segment_facts(struct facts *f, void *list, size_t i)
         r->segments[i].pages = (enum page_kind)pages;
 }
 
-#define FACTS 18 /* of the two functions */
+#define FACTS 19 /* of the two functions */
 
 static void record_facts(struct facts *f, struct commit_record *r)
 {
@@ -53,7 +53,8 @@ static void generation_facts(struct facts *f, struct generation *g)
         fact_number(f, "generation", &g->number, 0);
         fact_bool(f, "verified", &g->verified);
         fact_text(f, "pattern", &g->pattern, 0, 0);
-        fact_bytes(f, "identity", &g->identity, sizeof(g->identity));
+        fact_bytes(f, "identity", g->identity.digest, sizeof(g->identity.digest));
+        fact_bytes(f, "sample", g->identity.sample, sizeof(g->identity.sample));
         fact_bool(f, "has_identity", &g->has_identity);
         fact_bytes(f, "digest", g->digest, sizeof(g->digest));
         fact_number(f, "bytes", &g->data_bytes, 0);

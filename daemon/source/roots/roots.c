@@ -8,7 +8,7 @@
 
 #include "daemon/base/fallback/openat_beneath.h"
 #include "daemon/base/util.h"
-#include "daemon/io/file/file_object.h"
+#include "daemon/io/file/file_version.h"
 
 #include <errno.h>
 #include <fcntl.h>

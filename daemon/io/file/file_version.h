@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What identifies a version of a local file. Decided here alone, by the kind of file system:
+ *
+ *   CHANGE  device, inode, size, mtime, ctime. The kernel (or the server) sets ctime whenever the file changes. If the
+ *           times look constant (an image made with fixed times), also the volume
+ *   IMAGE   these and the volume: ctime says nothing about another image at the same device number, and inode numbers
+ *           are positions in the image. squashfs, erofs, iso9660, udf; overlays, whose layers may be such images
+ *   WEAK    path, size, mtime, ctime, the volume: inode numbers may be made up when the file is looked up, and ctime
+ *           may be a copy of mtime. FUSE, vfat, exfat, and what is not known
+ *
+ * The volume tells file systems of one device number apart: the `diskseq` of a block device (Linux 5.15), else the
+ * unique id of the mount (6.8). A weak version, or one that needs a volume of which the kernel tells nothing, does not
+ * suffice: where another one is equal, a sample of the bytes has to be equal, too.
+ *
+ * A version is settled when it is read: a later change yields another one.
+ */
+#pragma once
+
+#include "daemon/io/object.h"
+
+#include <sys/stat.h>
+
+const char *object_kind(mode_t mode); /* "a FIFO" */
+
+/* The file's version, settled: waits until the file is older than the resolution of its times (up to 2 s; some ms on
+ * ordinary file systems), and writes back pages that are dirty, so that the next store through a mapping moves the
+ * times. A file that is being written to all the time is not waited for: file_version_compare() finds that.
+ * STREAMER_EFAILED: not a regular file, I/O. */
+int file_version_open(int fd, const char *path, struct object_version *version, struct error *error);
+
+/* For object_ops: the header, and pieces at even distances. */
+int file_version_sample(const struct object *object, size_t n_objects, struct hash *hash, struct error *error);
+
+/* The file that is open is still the same: 0, or STREAMER_EFAILED with what differs. */
+int file_version_compare(const struct object *object, struct error *error);
+
+void file_version_identify(const struct object *object, struct hash *hash);
+
+/* The same file, in whatever version; of file systems without reliable inode numbers as far as these tell. */
+static inline bool file_version_same_file(const struct object_version *a, const struct object_version *b)
+{
+        return a->dev == b->dev && a->ino == b->ino;
+}
+
+/* Reads the file in ways of its own (pread_engine.c): */
+enum file_system {
+        FILE_SYSTEM_OTHER,
+        FILE_SYSTEM_OVERLAY, /* cachestat() does not see the pages of the layer's file */
+        FILE_SYSTEM_FUSE,    /* each handle is one sequential stream */
+};
+enum file_system file_system_of(int fd);
+
+/* How a file system's versions are recognised. Pure, for tests. */
+enum file_times { TIMES_CHANGE, TIMES_IMAGE, TIMES_WEAK };
+enum file_times file_times_of(uint64_t f_type);
+/* Of a file with these times: nothing in them tells it from a file of another volume. */
+bool file_times_constant(uint64_t mtime_ns, uint64_t ctime_ns);
+/* How long after `then` another change may have the same time. `tick_ns`: the grain of the kernel's own times. */
+uint64_t file_times_grain(uint64_t f_type, uint64_t then_ns, uint64_t tick_ns);
