@@ -298,7 +298,7 @@ static int make_parts(struct daemon *d, struct error *error)
         struct config *c = &d->config;
         struct server *s = &d->server;
         const char *folder = filled(c->state);
-        struct snapshot models;
+        struct snapshot newest;
         int r = roles_open(&c->access, error)
                         ?: source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
                         ?: make_devices(d, error)
@@ -315,11 +315,11 @@ static int make_parts(struct daemon *d, struct error *error)
         if (r < 0)
                 return r;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
-        persist_recover(&s->persist, &d->listen_fds, folder, &models);
+        persist_recover(&s->persist, &d->listen_fds, folder, &newest);
         scrub_init(&s->scrub, &s->desired);
-        desired_restore(&s->desired, &models);
-        snapshot_deinit(&models);
-        persist_start(&s->persist, d->pool, folder, desired_models, &s->desired);
+        desired_restore(&s->desired, &newest);
+        snapshot_deinit(&newest);
+        persist_start(&s->persist, d->pool, folder, desired_rows, &s->desired);
         return 0;
 }
 

@@ -99,7 +99,8 @@ static void share(struct load_target *target, struct generation *same, bool serv
                 struct quota_charge charge = {.user = NULL};
                 r = load_charge_model(load, same->device, &charge, &error);
                 quota_commit(&charge);
-                if (r == 0 && generation_add_name(same, load->name, load->source, load->owner, &charge) < 0)
+                if (r == 0 &&
+                    generation_add_name(same, load->name, load->source, &load->caller, load->owner, &charge) < 0)
                         r = error_no_memory(&error);
                 quota_discharge(&charge);
         }

@@ -135,7 +135,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
                 leases->last_id = id;
         log_lease(lease, state == LEASE_UNCLAIMED ? "restored" : "granted");
         if (leases->changed != NULL)
-                leases->changed(leases->persist);
+                leases->changed(leases->persist, process);
         return lease;
 }
 
@@ -194,7 +194,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->by_token);
         quota_discharge(&lease->charge);
         if (leases->changed != NULL)
-                leases->changed(leases->persist);
+                leases->changed(leases->persist, process);
         lease->magic = 0;
         free(lease);
         leases->n--;

@@ -82,7 +82,7 @@ struct leases {
         struct quotas *users; /* charged for restored leases; NULL: no quotas */
         /* Hooks of what makes leases outlive the daemon (persist), which sets them; NULL: nothing does. */
         struct persist *persist;
-        void (*changed)(struct persist *persist);
+        void (*changed)(struct persist *persist, struct process *process);
         void (*process_freed)(struct persist *persist, struct process *process);
         /* Begin watching the pidfd of a new process; end it with its last lease. */
         int (*watch)(struct process *process);

@@ -75,14 +75,45 @@ const char *model_name_source(const struct model_name *name)
         return name->source != NULL ? name->source : name->generation->source;
 }
 
-int generation_add_name(struct generation *generation, const char *name, const char *source, uid_t owner,
-                        struct quota_charge *charge)
+const struct caller *model_name_caller(const struct model_name *name)
+{
+        return name->caller != NULL ? name->caller : &name->generation->caller;
+}
+
+static void name_free(struct model_name *name)
+{
+        if (name == NULL)
+                return;
+        require(name->fallback == NULL);
+        free(name->source);
+        free(name->caller);
+        free(name);
+}
+
+static bool same_caller(const struct caller *a, const struct caller *b)
+{
+        return a->uid == b->uid && a->gid == b->gid && a->n_groups == b->n_groups &&
+               memcmp(a->groups, b->groups, a->n_groups * sizeof(a->groups[0])) == 0;
+}
+
+static struct caller *caller_new(const struct caller *from)
+{
+        struct caller *caller = malloc(sizeof(*caller));
+        if (caller != NULL)
+                *caller = *from;
+        return caller;
+}
+
+int generation_add_name(struct generation *generation, const char *name, const char *source,
+                        const struct caller *caller, uid_t owner, struct quota_charge *charge)
 {
         const struct generation *known = resident_named(generation->resident, name);
         struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
         bool own_source = strcmp(source, generation->source) != 0;
-        if (n == NULL || (own_source && (n->source = strdup(source)) == NULL)) {
-                free(n);
+        bool own_caller = caller != NULL && !same_caller(caller, &generation->caller);
+        if (n == NULL || (own_source && (n->source = strdup(source)) == NULL) ||
+            (own_caller && (n->caller = caller_new(caller)) == NULL)) {
+                name_free(n);
                 return STREAMER_ENOMEM;
         }
         strcpy(n->text, name);
@@ -98,11 +129,26 @@ int generation_add_name(struct generation *generation, const char *name, const c
         return 0;
 }
 
-static void name_free(struct model_name *name)
+/* ---- what the store still has ---- */
+
+/* In place of another fallback, which may be reaped then. */
+static void set_fallback(struct model_name *name, struct generation *fallback)
 {
-        if (name != NULL)
-                free(name->source);
-        free(name);
+        struct generation *before = name->fallback;
+        require(fallback == NULL || (fallback->in_store && !name->generation->in_store));
+        if (fallback != NULL)
+                fallback->n_fallbacks++;
+        name->fallback = fallback;
+        if (before == NULL)
+                return;
+        require(before->n_fallbacks > 0);
+        before->n_fallbacks--;
+        generation_reap(before);
+}
+
+void model_name_settle(struct model_name *name)
+{
+        set_fallback(name, NULL);
 }
 
 void end_reason_set(struct end_reason *reason, enum end end, const char *format, ...)
@@ -131,6 +177,7 @@ static void remove_name(struct generation *generation, struct model_name *name)
 {
         if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED)
                 add_ended(generation, name);
+        model_name_settle(name);
         list_remove(&name->link);
         list_remove(&name->by_name);
         quota_discharge(&name->charge);
@@ -147,6 +194,7 @@ static void remove_names(struct generation *generation, const struct list *end)
 
 static struct generation *generation_free(struct generation *generation)
 {
+        require(generation->n_fallbacks == 0 && !generation->in_store);
         remove_names(generation, &generation->names);
         name_free(generation->last_name);
         list_remove(&generation->link);
@@ -182,7 +230,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->names);
         list_init(&g->leases);
         g->source = strdup(source);
-        if (g->source == NULL || generation_add_name(g, name, source, owner, NULL) < 0)
+        if (g->source == NULL || generation_add_name(g, name, source, NULL, owner, NULL) < 0)
                 return generation_free(g);
         list_append(&resident->generations, &g->link);
         return g;
@@ -406,6 +454,8 @@ void generation_drain_for(struct generation *generation, uint64_t timeout_ns)
 void generation_take_over(struct generation *generation, const char *name)
 {
         const struct list *all = resident_bucket(generation->resident, name);
+        struct model_name *taken = generation_find_name(generation, name);
+        require(taken != NULL);
         list_each_item_safe (const struct model_name, n, all, by_name) {
                 struct generation *old = n->generation;
                 if (old->state == GENERATION_LOADING || old == generation || old->device != generation->device ||
@@ -419,6 +469,8 @@ void generation_take_over(struct generation *generation, const char *name)
                 if (old->names.next == old->names.prev)
                         generation_drain_for(old, generation->settings.drain_timeout_ns);
                 end_reason_set(&old->end, END_REPLACED, "by generation %" PRIu64, generation->number);
+                if (!generation->in_store && (old->in_store || n->fallback != NULL))
+                        set_fallback(taken, old->in_store ? old : n->fallback);
                 generation_drop_name(old, name);
         }
 }

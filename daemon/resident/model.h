@@ -92,8 +92,12 @@ struct model_name {
         struct list by_name; /* in resident->by_name */
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
-        uid_t owner;  /* the user who first loaded a model under it, and may load another source under it */
-        char *source; /* canonical: what was loaded under it; NULL: the generation's */
+        uid_t owner;           /* the user who first loaded a model under it, and may load another source under it */
+        char *source;          /* canonical: what was loaded under it; NULL: the generation's */
+        struct caller *caller; /* for whom it was loaded under it; NULL: the generation's */
+        /* The generation that the fd store still has under this name, because this one's is not stored yet; else NULL.
+         */
+        struct generation *fallback;
         char text[];
 };
 
@@ -127,7 +131,7 @@ struct generation {
         struct model_name *last_name; /* that was removed; NULL: none */
         char *source;                 /* canonical */
         struct source_identity identity;
-        struct caller caller;             /* for whom it was loaded: a later run opens only what they may open then */
+        struct caller caller;             /* for whom it was loaded */
         char *pattern;                    /* of the files of ranks; NULL: replicas */
         struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
@@ -165,6 +169,8 @@ struct generation {
         struct change_link change;
         bool reported;                /* a change of it was: its end is, too */
         struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
+        bool in_store;                /* it is complete there, and may be the fallback of a name */
+        unsigned n_fallbacks;         /* names of newer generations that have it as their fallback */
         bool not_stored, full_logged; /* it could not be stored; the lack of capacity was logged */
         bool unchecked;               /* restored, and its bytes have not been compared since */
         bool was_shared;              /* DEVICE_SHARED_WRITABLE: with processes of this user */
@@ -245,6 +251,10 @@ bool generation_has_name(const struct generation *generation, const char *name);
 struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
 /* The source that was loaded under the name: the same files may be resident under names of several paths. */
 const char *model_name_source(const struct model_name *name);
+/* The same of the caller: a later run opens only what they may open then. */
+const struct caller *model_name_caller(const struct model_name *name);
+/* The name's generation is stored, or will not be: no name of another leads to what the store had under it. */
+void model_name_settle(struct model_name *name);
 uid_t generation_owner(const struct generation *generation);
 const char *generation_name(const struct generation *generation); /* the oldest, or the last it had */
 /* Bytes of its segments that have small pages because the kernel found no huge page; 0 before they are allocated. */
@@ -310,11 +320,11 @@ void generation_abort(struct generation *generation, const struct error *error);
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);
 
-/* `source`: canonical, of the load that adds the name. `owner`: of a name that no generation has, or only failures;
- * else the owner stays. Takes over the charge of the name (NULL: none). STREAMER_ENOMEM, and the charge stays the
- * caller's. */
-int generation_add_name(struct generation *generation, const char *name, const char *source, uid_t owner,
-                        struct quota_charge *charge);
+/* `source`: canonical, of the load that adds the name, and `caller`, for whom it does (NULL: the generation's).
+ * `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charge of the name
+ * (NULL: none). STREAMER_ENOMEM, and the charge stays the caller's. */
+int generation_add_name(struct generation *generation, const char *name, const char *source,
+                        const struct caller *caller, uid_t owner, struct quota_charge *charge);
 /* Removes a name. Without its last one the generation drains, or ends if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);
 

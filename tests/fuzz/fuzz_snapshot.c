@@ -1,38 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A snapshot, before a matching checksum: a byte with the number of leases, these, and the map. An accepted one is
- * written again as it was read.
+ * A snapshot, before a matching checksum, of both forms: a byte with the number of leases, these, and the map. An
+ * accepted one is written again as it was read.
  */
 #include "daemon/resident/persist/snapshot.h"
+#include "daemon/resident/persist/snapshot_v1.h"
 #include "tests/fuzz/fuzz.h"
 
-static void check_records(const struct snapshot *s)
+static void check_rows(const struct snapshot *s)
 {
-        for (size_t i = 0; i < s->n; i++) {
-                const struct model_record *m = &s->models[i];
-                holds(m->name != NULL && m->source != NULL);
-                holds(m->n_devices > 0 && m->n_devices <= MODEL_RECORD_DEVICES);
-                holds(m->settings.priority <= PROTO_PRIORITY_MAX && m->caller.n_groups <= CALLER_GROUPS);
+        for (size_t i = 0; i < s->n_rows; i++) {
+                const struct name_row *row = &s->rows[i];
+                holds(row->name != NULL && row->name[0] != '\0' && strlen(row->name) <= PROTO_NAME_MAX);
+                holds(!row->loadable || (row->source != NULL && row->device != NULL));
+                holds(row->n_models <= NAME_ROW_MODELS && row->n_ranks <= NAME_ROW_RANKS);
+                holds(row->settings.priority <= PROTO_PRIORITY_MAX && row->caller.n_groups <= CALLER_GROUPS);
         }
-        for (size_t i = 0; i < s->n_names; i++)
-                holds(s->names[i].text != NULL && s->names[i].text[0] != '\0' &&
-                      strlen(s->names[i].text) <= PROTO_NAME_MAX &&
-                      s->names[i].settings.priority <= PROTO_PRIORITY_MAX);
 }
 
 static msgpack_sbuffer pack(const struct snapshot *s)
 {
-        msgpack_sbuffer models, names, out;
-        msgpack_sbuffer_init(&models);
-        msgpack_sbuffer_init(&names);
+        struct items rows;
+        msgpack_sbuffer out;
+        items_init(&rows);
         msgpack_sbuffer_init(&out);
-        holds(snapshot_pack(s, SNAPSHOT_MODELS, &models) == 0 && snapshot_pack(s, SNAPSHOT_NAMES, &names) == 0);
-        holds(snapshot_begin(&out, s->counters) == 0);
+        for (size_t i = 0; i < s->n_rows; i++)
+                name_row_pack(&s->rows[i], &rows);
+        holds(!rows.w.failed && snapshot_begin(&out, s->counters) == 0);
         for (size_t i = 0; i < s->n_leases; i++)
                 holds(snapshot_add_lease(&out, &s->leases[i]) == 0);
-        holds(snapshot_end(&out, &models, &names) == 0);
-        msgpack_sbuffer_destroy(&models);
-        msgpack_sbuffer_destroy(&names);
+        const struct packed_rows packed = packed_rows(&rows);
+        holds(snapshot_end(&out, s->last_number, &packed) == 0);
+        items_deinit(&rows);
         return out;
 }
 
@@ -42,8 +41,7 @@ static void repack(const struct snapshot *s)
         struct error error = {0};
         msgpack_sbuffer first = pack(s);
         holds(snapshot_unpack(&again, first.data, first.size, &error) == 0);
-        holds(again.n == s->n && again.n_names == s->n_names && again.n_leases == s->n_leases &&
-              again.last_number == s->last_number);
+        holds(again.n_rows == s->n_rows && again.n_leases == s->n_leases && again.last_number == s->last_number);
         msgpack_sbuffer second = pack(&again);
         holds(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
         msgpack_sbuffer_destroy(&first);
@@ -56,33 +54,40 @@ static void check(const void *data, size_t size)
         struct snapshot snapshot;
         struct error error = {0};
         if (snapshot_unpack(&snapshot, data, size, &error) == 0) {
-                check_records(&snapshot);
+                check_rows(&snapshot);
                 repack(&snapshot);
                 snapshot_deinit(&snapshot);
         } else {
                 holds(error.code == STREAMER_ECORRUPT && error.text[0] != '\0');
-                holds(snapshot.models == NULL && snapshot.names == NULL && snapshot.leases == NULL);
+                holds(snapshot.rows == NULL && snapshot.leases == NULL);
         }
+}
+
+/* With a foot of this form. */
+static void check_form(const uint8_t *data, size_t size, size_t leases, const char *magic)
+{
+        static const uint64_t counters[SNAPSHOT_COUNTERS];
+        const char *map = (const char *)data + leases;
+        msgpack_sbuffer bytes;
+        msgpack_sbuffer_init(&bytes);
+        holds(snapshot_begin(&bytes, counters) == 0);
+        holds(leases == 0 || msgpack_sbuffer_write(&bytes, (const char *)data, leases) == 0);
+        const struct record_foot foot = record_foot(bytes.data, bytes.size, map, size - leases, magic);
+        holds(size == leases || msgpack_sbuffer_write(&bytes, map, size - leases) == 0);
+        holds(msgpack_sbuffer_write(&bytes, (const char *)&foot, sizeof(foot)) == 0);
+        check(bytes.data, bytes.size);
+        msgpack_sbuffer_destroy(&bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-        static const uint64_t counters[SNAPSHOT_COUNTERS];
-        static char nothing[1];
-        const msgpack_sbuffer none = {.data = nothing};
         if (size == 0)
                 return 0;
         size_t leases = data[0] * sizeof(struct lease_record);
         if (leases > size - 1)
                 leases = size - 1; /* the last one is cut */
-        const msgpack_sbuffer map = {.data = (char *)(uintptr_t)data + 1 + leases, .size = size - 1 - leases};
-        msgpack_sbuffer bytes;
-        msgpack_sbuffer_init(&bytes);
-        holds(snapshot_begin(&bytes, counters) == 0);
-        holds(leases == 0 || msgpack_sbuffer_write(&bytes, (const char *)data + 1, leases) == 0);
-        holds(map.size == 0 || snapshot_end(&bytes, &map, &none) == 0);
-        check(bytes.data, bytes.size);
-        msgpack_sbuffer_destroy(&bytes);
+        check_form(data + 1, size - 1, leases, SNAPSHOT_MAGIC);
+        check_form(data + 1, size - 1, leases, SNAPSHOT_V1_MAGIC);
         check(data, size); /* and unchanged */
         return 0;
 }

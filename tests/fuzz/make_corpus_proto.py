@@ -238,6 +238,28 @@ put("snapshot", "name-long", state(names=[{**NAME, "name": "n" * 1025}]))
 for field in NAME:
     put("snapshot", "name-without-" + field, state(names=[{k: v for k, v in NAME.items() if k != field}]))
 
+# Their present form: one row for each name on each device.
+
+ROW = {**FACTS, "device": "6c3b2f0e-0000-0000-0000-000000000001", "loadable": True, "priority": 100}
+ROW |= {"keep_alive_ns": 0, "drain_timeout_ns": 10**9, "pinned": True, "owner": 1000, "charged": 1001}
+ROW |= {"rank": 0, "ranks": 0, "models": [4, 3]}
+
+
+def rows(*rows, leases=b"", **wrong):
+    return bytes([len(leases) // 64]) + leases + pack({"last_generation": 7, "rows": list(rows), **wrong})
+
+
+put("snapshot", "rows-none", rows())
+put("snapshot", "rows-two", rows(ROW, {**ROW, "name": "b", "models": []}, leases=lease(9, 3) + lease(10, 4)))
+put("snapshot", "rows-ranks", rows({**ROW, "ranks": 2, "pattern": "r{rank}"}, {**ROW, "ranks": 2, "rank": 1}))
+put("snapshot", "rows-stored", rows({**ROW, "source": "", "device": "", "loadable": False}))
+put("snapshot", "rows-loadable-from-nothing", rows({**ROW, "source": ""}))
+put("snapshot", "rows-models-many", rows({**ROW, "models": [1, 2, 3]}))
+put("snapshot", "rows-ranks-many", rows({**ROW, "ranks": 65}))
+put("snapshot", "rows-wrong", rows(rows=5))
+for field in ROW:
+    put("snapshot", "rows-without-" + field, rows({k: v for k, v in ROW.items() if k != field}))
+
 # ---- commit records: the manifest's size, the manifest, the details; the target appends the checksum ----
 
 def segment(size, pages=0, small_bytes=0):

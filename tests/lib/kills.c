@@ -5,7 +5,7 @@
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/kills_model.h"
 
-#include "daemon/resident/persist/snapshot_io.h"
+#include "tests/lib/snapshots.h"
 
 #define STORE 96
 
@@ -147,13 +147,13 @@ static bool state_agrees(const struct kills *k)
         struct snapshot state;
         struct error error = {0};
         int r = snapshot_load(&state, k->state, &error);
-        const struct model_record *witness = r == 0 ? snapshot_find(&state, PINNED) : NULL;
+        const struct name_row *witness = r == 0 ? snapshot_find(&state, PINNED) : NULL;
         bool agrees = witness != NULL && witness->settings.pinned;
         if (r != 0 && r != STREAMER_ENOENT)
                 die("%s", error.text);
         for (unsigned i = 0; i < NAMES && agrees; i++) {
                 const struct history *name = &k->shared->names[i];
-                const struct model_record *m = snapshot_find(&state, kills_name(i));
+                const struct name_row *m = snapshot_find(&state, kills_name(i));
                 bool pinned = m != NULL && m->settings.pinned;
                 agrees = pinned == (name->pins == MAY_BE_PINNED) &&
                          (!pinned || name->priorities == 1u << number_of(m->settings.priority));

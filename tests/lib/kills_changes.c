@@ -87,15 +87,17 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
         check(c, "load", client_load_with(c, (streamer_load_opts){.source = path, .name = kills_name(i)}));
 }
 
-/* The state file may still have the pin. */
+/* Without a store, the state file may still have the pin. */
 static void do_unload(struct kills *k, streamer_client *c, unsigned i)
 {
         struct history *name = &k->shared->names[i];
         may_be(name, ABSENT);
         name->pins |= MAY_BE_LOOSE;
         check_named(c, "unload", streamer_unload(c, kills_name(i), 0));
-        if (k->stored && !(name->pins & MAY_BE_PINNED))
-                is_only(name, ABSENT);
+        if (!k->stored)
+                return;
+        is_only(name, ABSENT);
+        name->pins = MAY_BE_LOOSE;
 }
 
 static void do_pin(struct kills *k, streamer_client *c, unsigned i)

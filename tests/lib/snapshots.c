@@ -3,18 +3,45 @@
 
 #include "tests/lib/suite.h"
 
+static char *copy(const char *text)
+{
+        return text != NULL ? strdup(text) : NULL;
+}
+
+struct name_row *snapshot_add(struct snapshot *snapshot, const struct name_row *row)
+{
+        struct name_row *added = name_row_append(&snapshot->rows, &snapshot->n_rows);
+        ck_assert_ptr_nonnull(added);
+        *added = *row;
+        added->name = copy(row->name);
+        added->device = copy(row->device);
+        added->source = copy(row->source);
+        added->pattern = copy(row->pattern);
+        return added;
+}
+
+struct name_row *snapshot_find(const struct snapshot *snapshot, const char *name)
+{
+        for (size_t i = 0; i < snapshot->n_rows; i++)
+                if (strcmp(snapshot->rows[i].name, name) == 0)
+                        return &snapshot->rows[i];
+        return NULL;
+}
+
 msgpack_sbuffer snapshot_bytes(const struct snapshot *snapshot)
 {
-        msgpack_sbuffer models, names, out;
-        msgpack_sbuffer_init(&models);
-        msgpack_sbuffer_init(&names);
+        struct items rows;
+        msgpack_sbuffer out;
+        items_init(&rows);
         msgpack_sbuffer_init(&out);
-        ck_assert_int_eq(snapshot_pack(snapshot, SNAPSHOT_MODELS, &models), 0);
-        ck_assert_int_eq(snapshot_pack(snapshot, SNAPSHOT_NAMES, &names), 0);
+        for (size_t i = 0; i < snapshot->n_rows; i++)
+                name_row_pack(&snapshot->rows[i], &rows);
         ck_assert_int_eq(snapshot_begin(&out, snapshot->counters), 0);
         for (size_t i = 0; i < snapshot->n_leases; i++)
                 ck_assert_int_eq(snapshot_add_lease(&out, &snapshot->leases[i]), 0);
-        ck_assert_int_eq(snapshot_end(&out, &models, &names), 0);
+        const struct packed_rows packed = packed_rows(&rows);
+        ck_assert_int_eq(snapshot_end(&out, snapshot->last_number, &packed), 0);
+        items_deinit(&rows);
         return out;
 }
 

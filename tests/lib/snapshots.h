@@ -6,6 +6,11 @@
 
 #include "daemon/resident/persist/snapshot_io.h"
 
+/* Adds a row like this one. */
+struct name_row *snapshot_add(struct snapshot *snapshot, const struct name_row *row);
+/* The first row of the name, or NULL. */
+struct name_row *snapshot_find(const struct snapshot *snapshot, const char *name);
+
 /* Its bytes, of the test. */
 msgpack_sbuffer snapshot_bytes(const struct snapshot *snapshot);
 /* The state file in this folder. */

@@ -129,6 +129,12 @@ int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, cons
         return msgpack_sbuffer_write(out, (const char *)&foot, sizeof(foot)) == 0 ? 0 : STREAMER_ENOMEM;
 }
 
+bool record_is(const void *file, size_t size, const char magic[RECORD_MAGIC])
+{
+        return size > sizeof(struct record_foot) &&
+               memcmp((const char *)file + size - sizeof(struct record_foot), magic, RECORD_MAGIC) == 0;
+}
+
 const char *record_open(const void *file, size_t size, const char magic[RECORD_MAGIC], size_t *first_size,
                         struct message *map)
 {

@@ -53,6 +53,8 @@ struct record_foot record_foot(const void *first, size_t first_size, const void 
                                const char magic[RECORD_MAGIC]);
 /* Appends it to the map in `out`. STREAMER_ENOMEM. */
 int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, const char magic[RECORD_MAGIC]);
+/* A file has this magic, whatever else it has. */
+bool record_is(const void *file, size_t size, const char magic[RECORD_MAGIC]);
 /* A file's map, and the size of what is before it. NULL, or what is wrong with the file. */
 const char *record_open(const void *file, size_t size, const char magic[RECORD_MAGIC], size_t *first_size,
                         struct message *map);

@@ -28,131 +28,111 @@ static bool is_on(const struct persist *persist)
         return persist->memory.fd >= 0 && !persist->frozen;
 }
 
+static void done(struct persist *persist, unsigned what)
+{
+        persist->due &= ~what;
+}
+
 /* ---- the snapshot ---- */
-
-static void free_names(struct name_record *names, size_t n)
-{
-        for (size_t i = 0; i < n; i++)
-                free(names[i].text);
-        free(names);
-}
-
-/* The generation to which the name has switched and which is being stored; else NULL. */
-static const struct generation *awaits(const struct persisted *persisted, const char *text)
-{
-        const struct generation *mine = persisted->generation;
-        const struct generation *g = resident_on(mine->resident, text, GENERATION_READY, mine->device);
-        return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING ? g : NULL;
-}
-
-/* Its own names, and those of the last snapshot whose new generation is not stored yet. */
-static int update_names(struct persisted *persisted)
-{
-        const struct generation *g = persisted->generation;
-        struct name_record *before = persisted->names;
-        size_t n_before = persisted->n_names, n = 0;
-        int r = 0;
-        bool serves = g->state == GENERATION_READY;
-        list_each_item (const struct model_name, name, &g->names, link)
-                n += serves;
-        struct name_record *names = calloc(n + n_before + 1, sizeof(*names));
-        if (names == NULL)
-                return STREAMER_ENOMEM;
-        n = 0;
-        list_each_item (const struct model_name, name, &g->names, link) {
-                if (!serves)
-                        break;
-                names[n] = (struct name_record){persisted->id, strdup(name->text), g->settings, name->owner, 0};
-                if (name->charge.user != NULL)
-                        names[n].charged = (uint64_t)name->charge.user->uid + 1;
-                if (names[n].text != NULL)
-                        n++;
-                else
-                        r = STREAMER_ENOMEM;
-        }
-        for (size_t i = 0; i < n_before; i++) {
-                const struct generation *newer = awaits(persisted, before[i].text);
-                if (newer == NULL)
-                        continue;
-                names[n] = before[i];
-                names[n++].settings = newer->settings;
-                before[i].text = NULL;
-        }
-        free_names(before, n_before);
-        persisted->names = names;
-        persisted->n_names = n;
-        if (n_before > 0 && n == 0)
-                generation_reap(persisted->generation);
-        return r;
-}
 
 static bool is_named(const struct persisted *persisted)
 {
         return persisted->generation != NULL && persisted->state != PERSIST_REMOVING;
 }
 
-/* Their texts are borrowed. */
-static int collect_names(struct persist *persist, struct snapshot *snapshot)
+/* Rows while they are packed. */
+struct rows {
+        struct items all, pinned;
+};
+
+static int add_row(void *context, const struct name_row *row)
 {
-        list_each_item (struct persisted, persisted, &persist->models, link) {
-                if (!is_named(persisted))
-                        continue;
-                if (update_names(persisted) < 0)
-                        return STREAMER_ENOMEM;
-                for (size_t i = 0; i < persisted->n_names; i++) {
-                        struct name_record *all = array_grow(snapshot->names, snapshot->n_names, sizeof(*all));
-                        if (all == NULL)
-                                return STREAMER_ENOMEM;
-                        snapshot->names = all;
-                        all[snapshot->n_names++] = persisted->names[i];
-                }
-        }
-        return 0;
+        struct rows *rows = context;
+        name_row_pack(row, &rows->all);
+        if (row->settings.pinned || row->n_ranks > 0)
+                name_row_pack(row, &rows->pinned);
+        return rows->all.w.failed || rows->pinned.w.failed ? STREAMER_ENOMEM : 0;
 }
 
-static int pack_names(struct persist *persist)
+static void add_model(struct name_row *row, const struct generation *g)
 {
-        struct snapshot snapshot = {.last_number = persist->resident->last_number};
-        if (!persist->names_due)
-                return 0;
-        int r = collect_names(persist, &snapshot) ?: snapshot_pack(&snapshot, SNAPSHOT_NAMES, &persist->names_map);
-        free(snapshot.names);
-        persist->names_due = r < 0;
+        if (g != NULL && g->persisted != NULL && is_named(g->persisted))
+                row->models[row->n_models++] = g->persisted->id;
+}
+
+/* A name that serves, or that a pinned model which loads is to have: the older one is loaded again if the daemon ends
+ * before that. */
+static bool is_persisted(const struct model_name *name)
+{
+        const struct generation *g = name->generation;
+        if (source_is_test(g->source))
+                return false;
+        if (g->state == GENERATION_LOADING)
+                return g->settings.pinned && resident_on(g->resident, name->text, GENERATION_READY, g->device) == NULL;
+        return g->state == GENERATION_READY;
+}
+
+/* Only what the store or a load can restore has a row. Ranks are loaded together if one of them is pinned. */
+static int add_name(struct rows *rows, const struct model_name *name)
+{
+        struct name_row row;
+        int r = name_row_of(&row, name);
+        if (r < 0)
+                return r;
+        if (name->generation->state == GENERATION_READY) {
+                add_model(&row, name->generation);
+                add_model(&row, name->fallback);
+        }
+        if (row.n_models > 0 || row.settings.pinned || row.n_ranks > 0)
+                r = add_row(rows, &row);
+        free(row.source);
         return r;
 }
 
-static int pack_models(struct persist *persist)
+static int add_names(struct rows *rows, const struct resident *resident)
 {
-        struct snapshot snapshot = {.n = 0};
-        msgpack_sbuffer before = persist->models_map;
-        msgpack_sbuffer_init(&persist->models_map);
-        int r = persist->collect(persist->desired, &snapshot)
-                        ?: snapshot_pack(&snapshot, SNAPSHOT_MODELS, &persist->models_map);
-        snapshot_deinit(&snapshot);
+        int r = 0;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                list_each_item (const struct model_name, name, &g->names, link)
+                        if (r == 0 && is_persisted(name))
+                                r = add_name(rows, name);
+        return r;
+}
+
+/* Without memory the last ones stay, and are due again. */
+static int pack_rows(struct persist *persist)
+{
+        struct rows rows;
+        items_init(&rows.all);
+        items_init(&rows.pinned);
+        int r = add_names(&rows, persist->resident) ?: persist->desired_rows(persist->desired, add_row, &rows);
         if (r < 0) {
-                persist->models_map = before;
+                items_deinit(&rows.all);
+                items_deinit(&rows.pinned);
                 return r;
         }
-        persist->models_due = false;
-        if (persist->models_map.size != before.size || memcmp(persist->models_map.data, before.data, before.size) != 0)
-                persist->due = persist->file.due = true;
-        msgpack_sbuffer_destroy(&before);
+        const struct packed_rows pinned = packed_rows(&rows.pinned);
+        if (!packed_rows_equal(&pinned, &persist->pinned))
+                persist->due |= DUE_FILE;
+        msgpack_sbuffer_destroy(&persist->rows.bytes);
+        msgpack_sbuffer_destroy(&persist->pinned.bytes);
+        persist->rows = packed_rows(&rows.all);
+        persist->pinned = pinned;
+        done(persist, DUE_ROWS);
         return 0;
 }
 
 static int pack_lease(struct persist *persist, const struct persisted *persisted, const struct lease *lease)
 {
         const struct generation *g = lease->generation;
-        struct process *process = lease->process;
-        if (process->persisted_id == 0)
-                process->persisted_id = ++persist->counters[SNAPSHOT_PROCESS_IDS];
-        persist->processes_due |= !process->stored;
+        const struct process *process = lease->process;
         struct lease_record record = {.id = lease->id,
                                       .model = persisted->id,
                                       .process = process->persisted_id,
                                       .since_ns = lease->since_ns,
                                       .pid = (uint32_t)process->pid,
                                       .uid = process->uid};
+        require(process->persisted_id != 0);
         memcpy(record.token, lease->token, sizeof(record.token));
         if (generation_drains(g))
                 record.revoked_ns = g->state == GENERATION_REVOKED ? 1 : g->drained_by_ns;
@@ -173,37 +153,44 @@ static int pack_leases(struct persist *persist)
         return r;
 }
 
-/* Processes are numbered as their first lease is packed. */
 static int pack(struct persist *persist)
 {
-        persist->counters[SNAPSHOT_WRITES]++;
-        persist->counters[SNAPSHOT_LEASE_IDS] = persist->leases->last_id;
-        int r = (persist->models_map.size == 0 ? pack_models(persist) : 0)
-                        ?: pack_names(persist)
-                        ?: snapshot_begin(&persist->bytes, persist->counters)
-                        ?: pack_leases(persist);
-        if (r == 0)
-                memcpy(persist->bytes.data, persist->counters, sizeof(persist->counters));
-        return r ?: snapshot_end(&persist->bytes, &persist->models_map, &persist->names_map);
+        return (persist->due & DUE_ROWS ? pack_rows(persist) : 0)
+                       ?: snapshot_begin(&persist->bytes, persist->counters)
+                       ?: pack_leases(persist)
+                       ?: snapshot_end(&persist->bytes, persist->resident->last_number, &persist->rows);
 }
+
+static void store_new(struct persist *persist);
 
 void persist_sync(struct persist *persist)
 {
         struct error error;
-        if (!persist->due || !is_on(persist))
+        if (!(persist->due & DUE_SNAPSHOT) || !is_on(persist))
                 return;
-        persist->due = false; /* a failure is repeated by the tick, not by each reply */
+        if (persist->due & DUE_ROWS)
+                store_new(persist);
+        done(persist, DUE_SNAPSHOT);
+        persist->counters[SNAPSHOT_WRITES]++;
+        persist->counters[SNAPSHOT_LEASE_IDS] = persist->leases->last_id;
         int r = pack(persist);
         r = r < 0 ? error_no_memory(&error)
                   : snapshot_memory_write(&persist->memory, persist->bytes.data, persist->bytes.size, &error);
-        if (r < 0 && !persist->failed)
+        if (r < 0 && !persist->failure_logged)
                 log_error("%s: the latest changes do not survive a restart", error.text);
-        persist->failed = r < 0;
+        persist->failure_logged = r < 0;
+        if (r < 0)
+                persist->due |= DUE_RETRY;
 }
 
-static void leases_changed(struct persist *persist)
+/* Processes are numbered with their first lease. */
+static void leases_changed(struct persist *persist, struct process *process)
 {
-        persist->due = true;
+        if (process->persisted_id == 0)
+                process->persisted_id = ++persist->counters[SNAPSHOT_PROCESS_IDS];
+        if (!process->stored)
+                persist->due |= DUE_PROCESSES;
+        persist->due |= DUE_SNAPSHOT;
 }
 
 /* ---- the state file ---- */
@@ -216,17 +203,17 @@ static void save_run(struct work *work)
 
 static void save_done(struct work *work);
 
-/* The last snapshot, without leases. */
+/* The rows of pinned names, and of ranks. */
 static void save(struct persist *persist)
 {
         struct state_file *file = &persist->file;
-        if (!file->due || file->writing || file->folder == NULL)
+        if (!(persist->due & DUE_FILE) || file->writing || file->folder == NULL)
                 return;
         persist->counters[SNAPSHOT_WRITES]++;
-        if (pack_names(persist) < 0 || snapshot_begin(&file->bytes, persist->counters) < 0 ||
-            snapshot_end(&file->bytes, &persist->models_map, &persist->names_map) < 0)
+        if (snapshot_begin(&file->bytes, persist->counters) < 0 ||
+            snapshot_end(&file->bytes, persist->resident->last_number, &persist->pinned) < 0)
                 return; /* tried again at the next tick */
-        file->due = false;
+        done(persist, DUE_FILE);
         file->writing = true;
         file->error = (struct error){0};
         work_submit(file->pool, WORK_LANE_STATE, &file->work, save_run, save_done);
@@ -235,14 +222,15 @@ static void save(struct persist *persist)
 static void save_done(struct work *work)
 {
         struct state_file *file = container_of(work, struct state_file, work);
+        struct persist *persist = container_of(file, struct persist, file);
         file->writing = false;
         if (file->error.code != 0 && file->failure.code == 0)
                 log_error("%s: what is resident is not persisted", file->error.text);
         file->failure = file->error;
         if (file->error.code == 0)
-                save(container_of(file, struct persist, file));
+                save(persist);
         else
-                file->due = true; /* the disk may be full for now */
+                persist->due |= DUE_FILE; /* the disk may be full for now */
 }
 
 /* ---- a model in the store ---- */
@@ -265,9 +253,10 @@ static void persisted_free(struct persisted *persisted)
         persisted->persist->used -= persisted->n_fds;
         list_remove(&persisted->link);
         msgpack_sbuffer_destroy(&persisted->details);
-        free_names(persisted->names, persisted->n_names);
-        if (persisted->generation != NULL)
+        if (persisted->generation != NULL) {
                 persisted->generation->persisted = NULL;
+                persisted->generation->in_store = false;
+        }
         free(persisted);
 }
 
@@ -318,24 +307,43 @@ static void remove_done(struct work *work)
         persisted_end(persisted);
 }
 
+void persisted_stored(struct persisted *persisted)
+{
+        require(persisted->state == PERSIST_STORING && !persisted->generation->in_store);
+        persisted->state = PERSIST_STORED;
+        persisted->generation->in_store = true;
+}
+
 void persisted_remove(struct persisted *persisted)
 {
+        struct generation *generation = persisted->generation;
+        require(persisted->state != PERSIST_REMOVING && (generation == NULL || generation->n_fallbacks == 0));
+        if (generation != NULL)
+                generation->in_store = false;
         persisted->state = PERSIST_REMOVING;
         persisted->error = (struct error){0};
         work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, remove_run, remove_done);
 }
 
-/* resident->remove_stored. A name that awaits a newer generation, or the messages, hold it up: what ends them reaps
- * the generation. */
+/* resident->remove_stored. The names whose fallback it is, or the messages, hold it up: what ends them reaps the
+ * generation. First the next run must not be led to it any more. */
 static void remove_stored(struct generation *generation)
 {
         struct persisted *persisted = generation->persisted;
+        if (persisted->state != PERSIST_STORED || generation->n_fallbacks > 0)
+                return;
         persist_sync(persisted->persist);
-        if (persisted->state == PERSIST_STORED && persisted->n_names == 0)
-                persisted_remove(persisted);
+        persisted_remove(persisted);
 }
 
 /* ---- storing ---- */
+
+/* None of its names leads to a fallback any more. */
+static void settle_names(const struct generation *generation)
+{
+        list_each_item (struct model_name, name, &generation->names, link)
+                model_name_settle(name);
+}
 
 static void store_run(struct work *work)
 {
@@ -354,19 +362,21 @@ static void store_done(struct work *work)
         struct persisted *persisted = container_of(work, struct persisted, work);
         struct persist *persist = persisted->persist;
         struct generation *generation = persisted->generation;
-        persisted->state = PERSIST_STORED;
         msgpack_sbuffer_destroy(&persisted->details);
         msgpack_sbuffer_init(&persisted->details);
         if (persist->frozen) {
                 persisted_end(persisted);
                 return;
         }
-        if (persisted->error.code != 0) {
+        if (persisted->error.code == 0) {
+                persisted_stored(persisted);
+        } else {
                 log_warn("%s: will not survive a restart: %s", generation_name(generation), persisted->error.text);
                 generation->not_stored = true;
                 persisted_remove(persisted); /* some of it may have been stored */
         }
-        persist->due = persist->names_due = true; /* names need not await it any more */
+        settle_names(generation);
+        persist_changed(persist);
         generation_reap(generation);
 }
 
@@ -401,17 +411,25 @@ static void store(struct persist *persist, struct generation *g)
                 persisted_free(persisted);
         else if (persisted != NULL)
                 work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
+        persist->due |= DUE_PROCESSES; /* those that attached while it loaded */
+}
+
+/* Stores what serves and is not stored. What cannot be stored has no fallback either: its names have left that. */
+static void store_new(struct persist *persist)
+{
+        list_each_item (struct generation, g, &persist->resident->generations, link) {
+                if (g->state != GENERATION_READY || g->persisted != NULL)
+                        continue;
+                if (!g->not_stored && can_be_stored(g) && has_capacity(persist, g))
+                        store(persist, g);
+                else
+                        settle_names(g);
+        }
 }
 
 void persist_changed(struct persist *persist)
 {
-        persist->due = persist->names_due = persist->models_due = true;
-        if (!is_on(persist))
-                return;
-        list_each_item (struct generation, g, &persist->resident->generations, link)
-                if (g->state == GENERATION_READY && g->persisted == NULL && !g->not_stored && can_be_stored(g) &&
-                    has_capacity(persist, g))
-                        store(persist, g);
+        persist->due |= DUE_ROWS | DUE_SNAPSHOT;
 }
 
 /* ---- processes ---- */
@@ -461,6 +479,15 @@ static bool submit(struct persist *persist, uint64_t id, int fd)
         return true;
 }
 
+/* Its leases are in the snapshot. */
+static bool holds_stored(const struct process *process)
+{
+        list_each_item (const struct lease, lease, &process->held, in_process)
+                if (lease->generation->persisted != NULL)
+                        return true;
+        return false;
+}
+
 static void store_process(struct persist *persist, struct process *process)
 {
         bool full = persist->used >= persist->max;
@@ -468,7 +495,7 @@ static void store_process(struct persist *persist, struct process *process)
                 log_warn("fd store: full: further processes do not survive a restart (FileDescriptorStoreMax=)");
         persist->full_logged |= full;
         if (full || persist->jobs >= JOBS_MAX) {
-                persist->processes_due = true; /* tried again */
+                persist->due |= DUE_PROCESSES; /* tried again */
                 return;
         }
         int fd = fcntl(process->pidfd, F_DUPFD_CLOEXEC, 3);
@@ -491,12 +518,12 @@ static void process_freed(struct persist *persist, struct process *process)
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
                                     const struct lease_record *record)
 {
+        if (process->persisted_id == 0)
+                process->persisted_id = record->process;
         struct lease *lease = lease_restore(persist->leases, process, generation, record->id, record->token);
         if (lease == NULL)
                 return NULL;
         lease->since_ns = record->since_ns;
-        if (process->persisted_id == 0)
-                process->persisted_id = record->process;
         if (record >= persist->unclaimed && record < persist->unclaimed + persist->n_unclaimed)
                 persist->unclaimed[record - persist->unclaimed] = persist->unclaimed[--persist->n_unclaimed];
         return lease;
@@ -527,18 +554,20 @@ void persist_tick(struct persist *persist, uint64_t now)
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
                 persist->n_unclaimed = 0;
-                persist->due = true;
+                persist->due |= DUE_SNAPSHOT;
         }
-        persist->due |= persist->failed;
-        if (persist->models_due && (persist->memory.fd >= 0 || persist->file.folder != NULL))
-                pack_models(persist);
+        if (persist->due & DUE_RETRY)
+                persist->due |= DUE_SNAPSHOT;
+        done(persist, DUE_RETRY);
         persist_sync(persist);
+        if ((persist->due & DUE_ROWS) && persist->file.folder != NULL) /* without a store, or memory */
+                pack_rows(persist);
         save(persist);
-        if (!is_on(persist) || !persist->processes_due)
+        if (!is_on(persist) || !(persist->due & DUE_PROCESSES))
                 return;
-        persist->processes_due = false;
+        done(persist, DUE_PROCESSES);
         list_each_item (struct process, process, &persist->leases->processes, link)
-                if (!process->stored && !process->exited && process->pidfd >= 0 && process->persisted_id != 0)
+                if (!process->stored && !process->exited && process->pidfd >= 0 && holds_stored(process))
                         store_process(persist, process);
 }
 
@@ -569,22 +598,25 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
         return persist->thread != NULL ? 0 : error_no_memory(error);
 }
 
-void persist_start(struct persist *persist, struct work_pool *pool, const char *folder,
-                   int (*collect)(const struct desired *, struct snapshot *), const struct desired *desired)
+void persist_start(struct persist *persist, struct work_pool *pool, const char *folder, persist_desired desired_rows,
+                   const struct desired *desired)
 {
         persist->file.pool = pool;
         persist->file.folder = folder;
-        persist->collect = collect;
+        persist->desired_rows = desired_rows;
         persist->desired = desired;
         persist->frozen = false;
+        persist->due |= DUE_FILE; /* so that a folder that cannot be written is reported */
         persist_changed(persist);
 }
 
 void persist_freeze(struct persist *persist)
 {
-        persist->file.due = true; /* the newest, also where a run without the store follows */
+        persist->due |= DUE_FILE; /* the newest, also where a run without the store follows */
         persist_tick(persist, now_ns());
         persist->frozen = true;
+        list_each_item (const struct generation, g, &persist->resident->generations, link)
+                settle_names(g);
         list_each_item_safe (struct persisted, persisted, &persist->models, link)
                 if (persisted->state == PERSIST_STORED)
                         persisted_end(persisted);
@@ -601,7 +633,7 @@ void persist_deinit(struct persist *persist)
         close_p(&persist->memory.fd);
         msgpack_sbuffer_destroy(&persist->file.bytes);
         msgpack_sbuffer_destroy(&persist->bytes);
-        msgpack_sbuffer_destroy(&persist->models_map);
-        msgpack_sbuffer_destroy(&persist->names_map);
+        msgpack_sbuffer_destroy(&persist->rows.bytes);
+        msgpack_sbuffer_destroy(&persist->pinned.bytes);
         free(persist->unclaimed);
 }

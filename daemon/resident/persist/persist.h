@@ -3,9 +3,12 @@
  * Persistence: models that are ready stay in the service manager's fd store, so that the next run serves them
  * at once, and processes that hold leases keep them; the next run loads what was pinned and is not in the store.
  *
- * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident, never changed in place: a
- * change marks it due, and it is written before anything is sent to a client. Of a model in the store, a kill -9 undoes
- * no name, setting or lease that a client has seen. Pins of others, and the state file, follow a few times a second.
+ * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident and desired, never changed in
+ * place: a change marks it due, and it is written before anything is sent to a client. With a store, a kill -9 undoes
+ * no name, setting, pin or lease that a client has seen. The state file, with the pins, follows a few times a second.
+ *
+ * What is due is one set (enum persist_due). Packing changes nothing: what begins to be stored, and the numbers of
+ * processes, are decided before.
  *
  * One model in the store:
  *
@@ -16,8 +19,8 @@
  * The commit record is stored last: the next run drops a model without one, and one to which neither a name nor a lease
  * of the snapshot leads. While the store holds a generation's memory, it counts in the device's budget.
  *
- * A name switches to a newer generation once that one's commit record is stored. Until then the next run finds
- * the older one under it: both have the name in the snapshot, and the newest complete one gets it.
+ * A name switches to a newer generation once that one's commit record is stored. Until then the older one stays in the
+ * store as the name's fallback, and the row of the name leads to both: the next run takes the newest complete one.
  *
  * Owned by the loop; messages to the manager are sent in order on a thread of their own. Without a store there is the
  * state file alone, and without a folder for that nothing is persisted.
@@ -40,21 +43,27 @@ struct persisted {
         struct generation *generation; /* NULL: an earlier run's, being removed */
         uint64_t id;
         enum persisted_state state;
-        struct name_record *names; /* that led to it in the last snapshot */
-        size_t n_names;
         msgpack_sbuffer details; /* of its commit record, while it is stored */
         unsigned n_fds;
         struct work work;
         struct error error;
 };
 
-struct desired; /* of serve/desired, which sees all models */
+struct desired; /* of serve/desired: models that are not resident, and to be loaded */
+
+/* What differs from what was written or sent last. */
+enum persist_due {
+        DUE_ROWS = 1,      /* names, settings or desired models: they are packed again with the next snapshot */
+        DUE_SNAPSHOT = 2,  /* rows or leases: it is written before anything is sent */
+        DUE_RETRY = 4,     /* the snapshot could not be written: it is due again at the next tick */
+        DUE_FILE = 8,      /* rows of pinned names: by the tick, unless it is being written */
+        DUE_PROCESSES = 16 /* a process may have to be stored: by the tick */
+};
 
 /* The state file, which a worker writes. */
 struct state_file {
         const char *folder; /* NULL: none */
         struct work_pool *pool;
-        bool due; /* the models have changed since it was written */
         bool writing;
         msgpack_sbuffer bytes; /* as being written */
         struct error failure;  /* of the last write, and logged; else zero */
@@ -62,16 +71,21 @@ struct state_file {
         struct error error;
 };
 
+/* Calls row() for each name that is to be loaded; its texts are borrowed. Ends with the first error. */
+typedef int (*persist_row)(void *context, const struct name_row *row);
+typedef int (*persist_desired)(const struct desired *desired, persist_row row, void *context);
+
 struct persist {
         struct resident *resident;
         struct leases *leases;
-        int (*collect)(const struct desired *desired, struct snapshot *snapshot); /* desired_models() */
+        persist_desired desired_rows;
         const struct desired *desired;
         struct snapshot_memory memory; /* fd -1: there is no store */
         uint64_t counters[SNAPSHOT_COUNTERS];
-        msgpack_sbuffer bytes, models_map, names_map; /* of the last snapshot, and its map's parts */
-        bool due, names_due, models_due;              /* any of it, or these, may differ from that */
-        bool failed;                                  /* it could not be written, which was logged */
+        unsigned due;                    /* of enum persist_due */
+        struct packed_rows rows, pinned; /* as packed last: all, and those of pinned names and of ranks */
+        msgpack_sbuffer bytes;           /* of the last snapshot */
+        bool failure_logged;             /* it could not be written */
         struct state_file file;
         struct work_pool *thread;
         uint64_t max, used;             /* descriptors in the store */
@@ -79,7 +93,6 @@ struct persist {
         bool full_logged;               /* the lack of capacity was logged */
         uint64_t jobs;                  /* messages about processes in flight */
         bool frozen;                    /* nothing is persisted yet, or any more */
-        bool processes_due;             /* a process with a lease in the snapshot is not stored yet */
         uint64_t claim_until_ns;        /* leases of an earlier run may be reclaimed; 0: not any more */
         struct lease_record *unclaimed; /* those whose process was not restored */
         size_t n_unclaimed;
@@ -89,20 +102,20 @@ struct persist {
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
                  uint64_t max, struct error *error);
 /* Before the loop runs: restores what an earlier run has stored and drops what is incomplete. Restored models are
- * ready, with names and leases, and charged as before (recover.c). `models`: what the newest snapshot, or the state
- * file of `folder` (NULL: none), has; to be deinited in any case. May block. */
+ * ready, with names and leases, and charged as before (recover.c). `newest`: the snapshot of the store, or the state
+ * file of `folder` (NULL: none); to be deinited in any case. May block. */
 void persist_recover(struct persist *persist, struct listen_fds *listen_fds, const char *folder,
-                     struct snapshot *models);
+                     struct snapshot *newest);
 /* From now on what is resident is persisted. All of these are borrowed. */
-void persist_start(struct persist *persist, struct work_pool *pool, const char *folder,
-                   int (*collect)(const struct desired *, struct snapshot *), const struct desired *desired);
+void persist_start(struct persist *persist, struct work_pool *pool, const char *folder, persist_desired desired_rows,
+                   const struct desired *desired);
 /* The daemon ends: a last snapshot, and the store is not changed any more. */
 void persist_freeze(struct persist *persist);
 /* True if its thread ended, as work_pool_stop(). */
 bool persist_stop(struct persist *persist, uint64_t deadline_ns);
 void persist_deinit(struct persist *persist);
 
-/* A generation, a setting or a desired model has changed. */
+/* A generation, a setting or a desired model has changed. Only marks. */
 void persist_changed(struct persist *persist);
 /* Before anything is sent: writes the snapshot if it is due. */
 void persist_sync(struct persist *persist);
@@ -120,6 +133,8 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
 /* ---- for recover.c ---- */
 
 struct persisted *persisted_new(struct persist *persist, struct generation *generation, uint64_t id, unsigned n_fds);
+/* Its commit record is in the store. */
+void persisted_stored(struct persisted *persisted);
 void persisted_remove(struct persisted *persisted);
 /* Stores the pidfd of a process, or (-1) removes it. 0 or a negative errno. */
 int persist_send_process(uint64_t id, int fd);

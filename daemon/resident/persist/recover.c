@@ -2,7 +2,7 @@
  *
  * Recovery: restores what an earlier run has left in the store.
  *
- *   the newest snapshot > sort descriptors, names and leases by model and process
+ *   the newest snapshot > sort descriptors, rows of names and leases by model and process
  *                       > each complete model, newest first > processes
  *
  * No descriptor is trusted for its name. A model is restored if its commit record is sealed and its checksum
@@ -37,9 +37,11 @@ struct inherited {
         /* A descriptor: 0 (a commit record or a pidfd), or one more than a segment's number. */
         unsigned part;
         int fd;             /* -1: a record, or taken */
-        const void *record; /* a name of the model; a lease of the process, which also leads to its model */
+        const void *record; /* the row of a name of the model; a lease of the process, which also leads to its model */
+        size_t order;       /* of a record, in the snapshot */
 };
 
+/* Of records: they come after the descriptors. */
 #define PART_NAME (GENERATION_SEGMENTS + 1)
 #define PART_LEASE (GENERATION_SEGMENTS + 2)
 
@@ -67,7 +69,7 @@ static int compare(const void *a, const void *b)
                 r = ORDER(y->id, x->id);
         if (r == 0)
                 r = ORDER(x->part, y->part);
-        return r != 0 ? r : ORDER((uintptr_t)x->record, (uintptr_t)y->record);
+        return r != 0 ? r : ORDER(x->order, y->order);
 }
 
 /* Closes what was not taken out of it. */
@@ -118,14 +120,16 @@ static void add_fds(struct inheritance *all, struct listen_fds *listen_fds)
 
 static void add_records(struct inheritance *all, const struct snapshot *snapshot)
 {
-        for (size_t i = 0; i < snapshot->n_names; i++) {
-                const struct name_record *name = &snapshot->names[i];
-                inheritance_add(all, (struct inherited){INHERITED_MODEL, name->model, PART_NAME, -1, name});
+        for (size_t i = 0; i < snapshot->n_rows; i++) {
+                const struct name_row *row = &snapshot->rows[i];
+                for (size_t k = 0; k < row->n_models; k++)
+                        inheritance_add(all,
+                                        (struct inherited){INHERITED_MODEL, row->models[k], PART_NAME, -1, row, i});
         }
         for (size_t i = 0; i < snapshot->n_leases; i++) {
                 const struct lease_record *lease = &snapshot->leases[i];
-                inheritance_add(all, (struct inherited){INHERITED_MODEL, lease->model, PART_LEASE, -1, lease});
-                inheritance_add(all, (struct inherited){INHERITED_PROCESS, lease->process, PART_LEASE, -1, lease});
+                inheritance_add(all, (struct inherited){INHERITED_MODEL, lease->model, PART_LEASE, -1, lease, i});
+                inheritance_add(all, (struct inherited){INHERITED_PROCESS, lease->process, PART_LEASE, -1, lease, i});
         }
 }
 
@@ -188,26 +192,27 @@ static int adopt_segments(struct generation *g, struct inherited *segments, size
         return 0;
 }
 
-/* A name that no newer model has; else NULL. */
-static const struct name_record *find_name(const struct inherited *one, struct resident *resident,
-                                           const struct device *device)
+/* The row of a name that no newer model has; else NULL. */
+static const struct name_row *find_name(const struct inherited *one, struct resident *resident,
+                                        const struct device *device)
 {
-        const struct name_record *name = one->part == PART_NAME ? one->record : NULL;
-        return name != NULL && resident_on(resident, name->text, GENERATION_READY, device) == NULL ? name : NULL;
+        const struct name_row *row = one->part == PART_NAME ? one->record : NULL;
+        return row != NULL && resident_on(resident, row->name, GENERATION_READY, device) == NULL ? row : NULL;
 }
 
 static void restore_name(struct quotas *users, struct generation *g, const struct inherited *one)
 {
-        const struct name_record *record = find_name(one, g->resident, g->device);
+        const struct name_row *row = find_name(one, g->resident, g->device);
         struct quota_charge charge = {.user = NULL};
         bool pinned = g->settings.pinned;
-        if (record == NULL || generation_has_name(g, record->text) ||
-            (users != NULL && record->charged != 0 &&
-             quota_charge_restored(users, (uid_t)(record->charged - 1), &charge, QUOTA_MODELS, 1) < 0))
+        if (row == NULL || generation_has_name(g, row->name) ||
+            (users != NULL && row->charged != 0 &&
+             quota_charge_restored(users, (uid_t)(row->charged - 1), &charge, QUOTA_MODELS, 1) < 0))
                 return;
-        generation_add_name(g, record->text, g->source, record->owner, &charge);
+        generation_add_name(g, row->name, row->source != NULL ? row->source : g->source,
+                            row->source != NULL ? &row->caller : NULL, row->owner, &charge);
         quota_discharge(&charge);
-        g->settings = record->settings;
+        g->settings = row->settings;
         g->settings.pinned |= pinned;
 }
 
@@ -257,7 +262,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
                 generation_put(g);
                 return r;
         }
-        persisted->state = PERSIST_STORED;
+        persisted_stored(persisted);
         for (size_t i = 0; i < n; i++)
                 restore_name(persist->leases->users, g, &e[i]);
         generation_drop_name(g, name);
@@ -380,29 +385,29 @@ static void restore_store(struct persist *persist, struct inheritance *all, cons
 }
 
 void persist_recover(struct persist *persist, struct listen_fds *listen_fds, const char *folder,
-                     struct snapshot *models)
+                     struct snapshot *newest)
 {
         cleanup_with(inheritance_deinit) struct inheritance all = {.memory = -1};
-        cleanup_with(snapshot_deinit) struct snapshot stored = {.n = 0};
+        cleanup_with(snapshot_deinit) struct snapshot stored = {0};
         uint64_t *last = &persist->resident->last_number;
         struct error error;
-        *models = (struct snapshot){.n = 0};
-        int r = folder != NULL ? snapshot_load(models, folder, &error) : STREAMER_ENOENT;
+        *newest = (struct snapshot){0};
+        int r = folder != NULL ? snapshot_load(newest, folder, &error) : STREAMER_ENOENT;
         if (r < 0 && r != STREAMER_ENOENT)
                 log_error("%s; what it alone had is lost (%s)", error.text, folder);
         if (persist->max > 0) {
                 add_fds(&all, listen_fds);
                 open_memory(persist, &all, &stored);
         }
-        *last = models->last_number > stored.last_number ? models->last_number : stored.last_number;
+        *last = newest->last_number > stored.last_number ? newest->last_number : stored.last_number;
         if (persist->memory.fd >= 0)
                 restore_store(persist, &all, &stored);
         /* The file may be older, or be that of a run without a store. */
-        if (persist->counters[SNAPSHOT_WRITES] < models->counters[SNAPSHOT_WRITES])
-                persist->counters[SNAPSHOT_WRITES] = models->counters[SNAPSHOT_WRITES];
-        if (models->counters[SNAPSHOT_WRITES] < stored.counters[SNAPSHOT_WRITES]) {
-                snapshot_deinit(models);
-                *models = stored;
-                stored = (struct snapshot){.n = 0};
+        if (persist->counters[SNAPSHOT_WRITES] < newest->counters[SNAPSHOT_WRITES])
+                persist->counters[SNAPSHOT_WRITES] = newest->counters[SNAPSHOT_WRITES];
+        if (newest->counters[SNAPSHOT_WRITES] < stored.counters[SNAPSHOT_WRITES]) {
+                snapshot_deinit(newest);
+                *newest = stored;
+                stored = (struct snapshot){0};
         }
 }

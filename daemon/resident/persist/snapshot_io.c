@@ -29,7 +29,7 @@ static int read_buffer(int fd, unsigned i, struct snapshot *snapshot, struct err
 {
         off_t at = (off_t)(i * SNAPSHOT_MAX);
         uint64_t size = 0;
-        *snapshot = (struct snapshot){.n = 0};
+        *snapshot = (struct snapshot){0};
         if (pread(fd, &size, sizeof(size), at) != sizeof(size) || size > SNAPSHOT_MAX - sizeof(size))
                 return error_set(error, STREAMER_ECORRUPT, "the snapshot is damaged: wrong sizes");
         if (size == 0)
@@ -50,7 +50,7 @@ int snapshot_memory_open_consume_fd(struct snapshot_memory *memory, int fd, stru
         struct stat st;
         int seals = fcntl(fd, F_GET_SEALS);
         *memory = (struct snapshot_memory){.fd = -1};
-        *snapshot = (struct snapshot){.n = 0};
+        *snapshot = (struct snapshot){0};
         if (fstat(fd, &st) < 0 || st.st_size != 2 * SNAPSHOT_MAX || seals < 0 || (seals & SEALS) != SEALS)
                 return error_set(error, STREAMER_ECORRUPT, "the snapshots: not one of this version");
         int first = read_buffer(fd, 0, &read[0], error), second = read_buffer(fd, 1, &read[1], error);
@@ -89,7 +89,7 @@ static int open_folder(const char *folder, struct error *error)
 int snapshot_load(struct snapshot *snapshot, const char *folder, struct error *error)
 {
         struct text text = {0};
-        *snapshot = (struct snapshot){.n = 0};
+        *snapshot = (struct snapshot){0};
         cleanup_close int dir = open_folder(folder, error);
         if (dir < 0)
                 return error->code;

@@ -390,89 +390,201 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
 
 /* ---- restored models: those that were pinned and are not resident ---- */
 
-/* Takes the record over. */
-static struct desired_model *restored_new(struct desired *d, struct model_record *record)
+/* Desired on the device of the row, whose texts are copied. */
+static struct desired_model *restored_new(struct desired *d, const struct name_row *row)
 {
         struct desired_model *m = model_new(d, DESIRED_RESTORED);
+        const struct model_record spec = {.name = row->name,
+                                          .source = row->source,
+                                          .number = row->number,
+                                          .verified = row->verified,
+                                          .caller = row->caller,
+                                          .pattern = row->pattern,
+                                          .settings = row->settings,
+                                          .owner = row->owner,
+                                          .ranks = row->n_ranks > 0};
+        require(row->loadable);
         if (m == NULL)
                 return NULL;
-        m->spec = *record;
-        *record = (struct model_record){.name = NULL};
         m->named = true;
-        if (m->spec.ranks)
-                set_pins(m, true);
-        return m;
+        if (model_record_copy(&m->spec, &spec) == 0 &&
+            model_record_add_device(&m->spec, row->device, row->settings.pinned) == 0)
+                return m;
+        model_free(m);
+        return NULL;
+}
+
+/* Rows of one load: they differ in their devices, and replicas may differ in their settings. */
+static int compare_loads(const struct name_row *x, const struct name_row *y)
+{
+        int r = strcmp(x->name, y->name);
+        if (r == 0)
+                r = strcmp(x->source, y->source);
+        if (r == 0)
+                r = strcmp(x->pattern != NULL ? x->pattern : "", y->pattern != NULL ? y->pattern : "");
+        if (r == 0)
+                r = ORDER(x->n_ranks, y->n_ranks);
+        if (r == 0 && x->n_ranks > 0)
+                r = ORDER(x->number, y->number);
+        if (r == 0)
+                r = ORDER(x->verified, y->verified);
+        if (r == 0)
+                r = ORDER(x->owner, y->owner);
+        return r != 0 ? r : ORDER(x->caller.uid, y->caller.uid);
+}
+
+/* Loadable ones first, by load and rank; what was loaded first decides the settings. */
+static int compare_rows(const void *a, const void *b)
+{
+        const struct name_row *x = a, *y = b;
+        int r = ORDER(y->loadable, x->loadable);
+        if (r == 0 && x->loadable)
+                r = compare_loads(x, y);
+        if (r == 0)
+                r = ORDER(x->rank, y->rank);
+        return r != 0 ? r : ORDER(x->number, y->number);
 }
 
 /* The oldest first; insert() puts higher priorities before it. */
-static int compare(const void *a, const void *b)
+static int compare_models(const void *a, const void *b)
 {
-        const struct model_record *x = a, *y = b;
-        int r = ORDER(x->number, y->number);
-        return r != 0 ? r : strcmp(x->name, y->name);
+        const struct desired_model *x = *(struct desired_model *const *)a, *y = *(struct desired_model *const *)b;
+        int r = ORDER(x->spec.number, y->spec.number);
+        return r != 0 ? r : strcmp(x->spec.name, y->spec.name);
+}
+
+/* Whether a model is resident under the name of the row, on its device; without one, on any. */
+static bool serves(const struct desired *d, const struct name_row *row)
+{
+        struct resident *resident = d->loads->resident;
+        const struct device *device = row->device != NULL ? resident_device(resident, row->device, NULL) : NULL;
+        return (row->device == NULL || device != NULL) &&
+               resident_on(resident, row->name, GENERATION_READY, device) != NULL;
+}
+
+/* The n rows of one load. NULL: it is not pinned, or resident, or there is no memory. */
+static struct desired_model *restored_of(struct desired *d, const struct name_row *rows, size_t n)
+{
+        bool pinned = false;
+        for (size_t i = 0; i < n; i++)
+                pinned |= rows[i].settings.pinned;
+        struct desired_model *m = pinned ? restored_new(d, rows) : NULL;
+        int r = 0;
+        for (size_t i = 1; i < n && m != NULL; i++)
+                r = r ?: model_record_add_device(&m->spec, rows[i].device, rows[i].settings.pinned);
+        if (pinned && (m == NULL || r < 0))
+                log_error("%s: was pinned, and is not restored: no memory", rows[0].name);
+        if (m == NULL)
+                return NULL;
+        if (m->spec.ranks)
+                set_pins(m, true);
+        if (r == 0 && !is_complete(m))
+                return m;
+        model_free(m);
+        return NULL;
+}
+
+/* A pinned name that nothing can load. */
+static void warn_lost(const struct name_row *row)
+{
+        if (!row->settings.pinned || row->source == NULL)
+                return;
+        bool published = strncmp(row->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0;
+        log_warn("%s: was pinned, and is not loaded again: %s (%s)", row->name,
+                 published ? "a client has published it" : "the query of its URL is not persisted", row->source);
 }
 
 void desired_restore(struct desired *d, struct snapshot *snapshot)
 {
+        struct name_row *rows = snapshot->rows;
         size_t n_restored = 0;
-        if (snapshot->n > 0)
-                qsort(snapshot->models, snapshot->n, sizeof(*snapshot->models), compare);
-        for (size_t i = 0; i < snapshot->n; i++) {
-                struct model_record *record = &snapshot->models[i];
-                struct desired_model *m = record->settings.pinned ? restored_new(d, record) : NULL;
-                if (m != NULL && is_complete(m)) { /* resident */
-                        model_free(m);
-                } else if (m != NULL) {
-                        insert(m);
-                        n_restored++;
+        if (snapshot->n_rows == 0)
+                return;
+        qsort(rows, snapshot->n_rows, sizeof(*rows), compare_rows);
+        struct desired_model **restored = calloc(snapshot->n_rows, sizeof(struct desired_model *));
+        require(restored != NULL); /* at the start */
+        for (size_t i = 0, n; i < snapshot->n_rows; i += n) {
+                n = 1;
+                if (!rows[i].loadable) {
+                        if (!serves(d, &rows[i]))
+                                warn_lost(&rows[i]);
+                        continue;
                 }
+                while (i + n < snapshot->n_rows && rows[i + n].loadable && compare_loads(&rows[i], &rows[i + n]) == 0)
+                        n++;
+                struct desired_model *m = restored_of(d, &rows[i], n);
+                if (m != NULL)
+                        restored[n_restored++] = m;
         }
+        qsort(restored, n_restored, sizeof(struct desired_model *), compare_models);
+        for (size_t i = 0; i < n_restored; i++)
+                insert(restored[i]);
+        free(restored);
         if (n_restored > 0)
                 log_info("restore: %zu pinned models are not resident and will be loaded", n_restored);
 }
 
 void desired_add(struct desired *d, const struct generation *generation, const char *name)
 {
+        struct name_row row;
         struct desired_model *m = NULL;
-        list_each_item (struct desired_model, known, &d->models, link)
-                if (m == NULL && known->origin == DESIRED_RESTORED && strcmp(known->spec.name, name) == 0)
-                        m = known;
-        if (m == NULL) {
-                struct snapshot one = {0};
-                struct model_record *record = snapshot_add_name(&one, generation_find_name(generation, name));
-                m = record != NULL ? restored_new(d, record) : NULL;
-                if (m != NULL)
-                        insert(m);
-                snapshot_deinit(&one);
-        }
-        if (m == NULL || model_record_add_device(&m->spec, generation->device->uuid, true) < 0)
+        if (name_row_of(&row, generation_find_name(generation, name)) < 0) {
                 log_error("%s: was pinned, and is not restored: no memory", name);
+                return;
+        }
+        list_each_item (struct desired_model, known, &d->models, link)
+                if (m == NULL && known->origin == DESIRED_RESTORED && strcmp(known->spec.name, name) == 0 &&
+                    strcmp(known->spec.source, row.source) == 0)
+                        m = known;
+        row.settings.pinned = true;
+        if (!row.loadable)
+                warn_lost(&row);
+        else if (m == NULL && (m = restored_new(d, &row)) != NULL)
+                insert(m);
+        else if (m == NULL || model_record_add_device(&m->spec, row.device, true) < 0)
+                log_error("%s: was pinned, and is not restored: no memory", name);
+        free(row.source);
 }
 
-/* What is to be restored (models that are not resident, and replicas beside those that are; ranks are resident all or
- * none) is appended to the resident models; only those are sorted then. */
-int desired_models(const struct desired *d, struct snapshot *snapshot)
+static int add_rows(const struct desired_model *m, persist_row add, void *context)
 {
-        int r = snapshot_of(snapshot, d->loads->resident);
-        size_t n_resident = snapshot->n;
-        if (r < 0)
-                return r;
-        list_each_item (const struct desired_model, m, &d->models, link) {
-                const struct model_record *spec = &m->spec;
-                if (m->origin != DESIRED_RESTORED || spec->n_devices == 0)
-                        continue;
-                const struct snapshot resident = {.models = snapshot->models, .n = n_resident};
-                struct model_record *to = snapshot_find(&resident, spec->name);
-                if (to == NULL && snapshot_add(snapshot, spec) == NULL)
-                        return STREAMER_ENOMEM;
-                if (to == NULL || to->ranks || spec->ranks || strcmp(to->source, spec->source) != 0)
-                        continue;
-                for (size_t i = 0; i < spec->n_devices; i++)
-                        if (spec->devices[i].pinned && !model_record_has_device(to, spec->devices[i].uuid) &&
-                            model_record_add_device(to, spec->devices[i].uuid, true) < 0)
-                                return STREAMER_ENOMEM;
+        const struct model_record *spec = &m->spec;
+        struct resident *resident = m->desired->loads->resident;
+        struct name_row row = {.name = spec->name,
+                               .source = spec->source,
+                               .pattern = spec->pattern,
+                               .number = spec->number,
+                               .verified = spec->verified,
+                               .loadable = true,
+                               .caller = spec->caller,
+                               .settings = spec->settings,
+                               .owner = spec->owner,
+                               .n_ranks = spec->ranks ? (uint32_t)spec->n_devices : 0};
+        int r = 0;
+        for (size_t i = 0; i < spec->n_devices && r == 0; i++) {
+                row.device = spec->devices[i].uuid;
+                row.rank = spec->ranks ? (uint32_t)i : 0;
+                row.settings.pinned = true;
+                const struct device *device = resident_device(resident, row.device, NULL);
+                const struct generation *loading =
+                        device != NULL ? resident_on(resident, spec->name, GENERATION_LOADING, device) : NULL;
+                /* The row of the resident name counts. */
+                bool has_row =
+                        !spec->ranks && (serves(m->desired, &row) || (loading != NULL && loading->settings.pinned));
+                if (spec->devices[i].pinned && !has_row)
+                        r = add(context, &row);
         }
-        return 0;
+        return r;
+}
+
+/* Models that are not resident, and replicas beside those that are; ranks are loaded all or none. */
+int desired_rows(const struct desired *d, persist_row add, void *context)
+{
+        int r = 0;
+        list_each_item (const struct desired_model, m, &d->models, link)
+                if (r == 0 && m->origin == DESIRED_RESTORED)
+                        r = add_rows(m, add, context);
+        return r;
 }
 
 /* ---- life ---- */

@@ -28,7 +28,8 @@
 
 #include "daemon/base/text/secret.h"
 #include "daemon/load/load.h"
-#include "daemon/resident/persist/snapshot.h"
+#include "daemon/resident/persist/persist.h"
+#include "daemon/serve/desired/model_record.h"
 #include "daemon/serve/limits.h"
 
 enum desired_state {
@@ -83,13 +84,13 @@ void desired_deinit(struct desired *desired);
  * They are borrowed until the next call has returned. Entries that were in the list continue; models of other entries
  * stay resident. STREAMER_ENOMEM. */
 int desired_configure(struct desired *desired, const struct model_record *entries, size_t n, struct error *error);
-/* Adds the pinned models of an earlier run, whose records it may take over, that are not resident. Before the loop
- * runs, after models were restored from the fd store. */
+/* Adds the pinned models of an earlier run that are not resident, and logs those that cannot be loaded again. Sorts the
+ * rows. Before the loop runs, after models were restored from the fd store. */
 void desired_restore(struct desired *desired, struct snapshot *snapshot);
 /* A restored generation of this name is damaged and about to be unloaded: the name is desired again on its device. */
 void desired_add(struct desired *desired, const struct generation *generation, const char *name);
-/* The models of a snapshot: what is resident, and what is to be restored. STREAMER_ENOMEM: to be deinited, too. */
-int desired_models(const struct desired *desired, struct snapshot *snapshot);
+/* The rows of the names that are to be restored, as far as they are not resident (persist.h). */
+int desired_rows(const struct desired *desired, persist_row row, void *context);
 
 /* A few times a second. */
 void desired_tick(struct desired *desired, uint64_t now);

@@ -87,6 +87,13 @@ static void write_published(struct writer *w, const void *data)
                       kcall("key", write_key, g->published));
 }
 
+/* What was loaded under the name of the set; a generation that drains has no name left. */
+static const char *source_of(const struct generation *g, const char *name)
+{
+        const struct model_name *known = generation_find_name(g, name);
+        return known != NULL ? model_name_source(known) : g->source;
+}
+
 void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
 {
         static const struct generation absent; /* for the values of a model of which nothing is resident */
@@ -108,7 +115,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         bool idle = resident && leases == 0 && now > last_used_ns;
         writer_map_of(w, kstr("name", group->name), ku64("generation", g->number),
                       reply_digest_bytes("digest", model_set_digest(group)),
-                      reply_source(resident ? g->source : desired->spec.source),
+                      reply_source(resident ? source_of(g, group->name) : desired->spec.source),
                       kstr("state", resident ? generation_state_name(g->state)
                                     : failed ? "failed"
                                              : "queued"),

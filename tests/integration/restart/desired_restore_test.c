@@ -34,15 +34,16 @@ static void begin(void)
         daemon_init(&d, suite_path("d"));
 }
 
-static struct model_record *knew(const char *name, const char *file, bool pinned, uid_t uid)
+static struct name_row *knew(const char *name, const char *file, bool pinned, uid_t uid)
 {
-        struct model_record *m = snapshot_add(&state, &(struct model_record){.name = (char *)(uintptr_t)name,
-                                                                             .source = suite_path("root/%s", file),
-                                                                             .caller = {.uid = uid, .gid = uid}});
-        ck_assert_int_eq(model_record_add_device(m, host, pinned), 0);
-        m->owner = uid;
-        m->settings.priority = PROTO_PRIORITY_DEFAULT;
-        return m;
+        return snapshot_add(&state,
+                            &(struct name_row){.name = (char *)(uintptr_t)name,
+                                               .source = suite_path("root/%s", file),
+                                               .device = host,
+                                               .loadable = true,
+                                               .caller = {.uid = uid, .gid = uid},
+                                               .settings = {.priority = PROTO_PRIORITY_DEFAULT, .pinned = pinned},
+                                               .owner = uid});
 }
 
 static void write_state(void)
@@ -138,13 +139,17 @@ static bool state_has(const char *name)
 }
 
 /* The daemon writes the state file when it exits, however recent the change is. */
-TEST(a_stop_right_after_a_load_persists_the_model)
+TEST(a_stop_right_after_a_load_persists_the_pin)
 {
         do {
                 daemon_init(&d, suite_path("d"));
                 daemon_start(&d, own_flags());
                 streamer_client *c = client_open(&d);
-                client_load(c, suite_path("root/m.safetensors"), "m");
+                client_ok(c,
+                          client_load_with(c, (streamer_load_opts){.source = suite_path("root/m.safetensors"),
+                                                                   .name = "m",
+                                                                   .flags = STREAMER_LOAD_PIN}),
+                          "load");
                 streamer_close(c);
                 ck_assert_int_eq(daemon_stop(&d), 0);
         } while (daemon_gave_up(&d));

@@ -125,8 +125,8 @@ static void record_of_another(void)
         struct error error;
         ck_assert_int_eq(snapshot_memory_open_consume_fd(&memory, must(dup(managed_snapshot()->fd)), &snapshot, &error),
                          0);
-        ck_assert_uint_eq(snapshot.n_names, 1);
-        snapshot.names[0].model = 2;
+        ck_assert_uint_eq(snapshot.n_rows, 1);
+        snapshot.rows[0].models[0] = 2;
         snapshot.counters[SNAPSHOT_WRITES]++;
         msgpack_sbuffer bytes = snapshot_bytes(&snapshot);
         ck_assert_int_eq(snapshot_memory_write(&memory, bytes.data, bytes.size, &error), 0);

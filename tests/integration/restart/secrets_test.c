@@ -140,3 +140,19 @@ TEST(nothing_that_is_persisted_has_the_query_of_a_url)
                 ck_assert_msg(!fd_has(managed.m.store[i].fd, "TOPSECRET"), "%s", managed.m.store[i].name);
         ck_assert_ptr_nonnull(strstr(json_text(client_show(client, "m"), "source"), "/m.safetensors"));
 }
+
+/* After a reboot: the URL without its query is another one. */
+TEST(a_pinned_model_whose_url_had_a_query_is_not_loaded_again)
+{
+        load_signed("m");
+        manager_stop(&managed.m);
+        while (managed.m.n > 0)
+                manager_drop(&managed.m, &managed.m.store[0]);
+        unsigned requests = web.requests;
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert(log_wait_for(managed.m.d.log, "m: was pinned, and is not loaded again: the query of its URL is not "
+                                                "persisted"));
+        ck_assert_str_eq(client_state(client, "m"), "");
+        ck_assert_uint_eq(web.requests, requests);
+}

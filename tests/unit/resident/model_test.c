@@ -6,7 +6,6 @@
 #include "tests/unit/resident_fixture.h"
 
 #include "daemon/resident/model_set.h"
-#include "daemon/resident/persist/snapshot.h"
 
 /* ---- states ---- */
 
@@ -56,8 +55,8 @@ TEST(a_new_generation_takes_over_all_names)
         ready(loading("a"));
         ready(loading("b"));
         struct generation *new = loading("a");
-        generation_add_name(new, "b", new->source, 0, NULL);
-        generation_add_name(new, "c", new->source, 0, NULL);
+        generation_add_name(new, "b", new->source, NULL, 0, NULL);
+        generation_add_name(new, "c", new->source, NULL, 0, NULL);
         ready(new);
         core_until(list_length(&resident.generations) == 1);
         ck_assert_ptr_eq(resident_ready(&resident, "a"), new);
@@ -80,10 +79,10 @@ TEST(an_older_load_that_finishes_later_yields)
 TEST(an_older_load_that_ends_later_keeps_its_free_names)
 {
         struct generation *older = loading("m");
-        generation_add_name(older, "n", older->source, 0, NULL);
-        generation_add_name(older, "o", older->source, 0, NULL);
+        generation_add_name(older, "n", older->source, NULL, 0, NULL);
+        generation_add_name(older, "o", older->source, NULL, 0, NULL);
         struct generation *newer = loading("m");
-        generation_add_name(newer, "o", newer->source, 0, NULL);
+        generation_add_name(newer, "o", newer->source, NULL, 0, NULL);
         ready(newer);
         ready(older);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), newer);
@@ -112,8 +111,8 @@ TEST(a_failure_replaces_the_one_before_it)
 TEST(the_list_of_failed_loads_is_bounded)
 {
         struct generation *g = loading("a");
-        generation_add_name(g, "a2", g->source, 0, NULL);
-        generation_add_name(g, "a3", g->source, 0, NULL);
+        generation_add_name(g, "a2", g->source, NULL, 0, NULL);
+        generation_add_name(g, "a3", g->source, NULL, 0, NULL);
         failed(g, "first");
         failed(loading("b"), "second");
         failed(loading("c"), "third");
@@ -166,28 +165,6 @@ TEST(among_several_devices_one_must_be_named)
         ck_assert_ptr_null(resident_device(&resident, NULL, &error));
         ck_assert_int_eq(error.code, STREAMER_EINVAL);
         ck_assert_ptr_eq(resident_device(&resident, "second", &error), &fakes[1].device);
-}
-
-/* ---- the written record ---- */
-
-TEST(each_name_is_written_once_in_the_order_of_names)
-{
-        static const char *const names[] = {"a", "b", "c", "d"};
-        struct snapshot state;
-        struct generation *g = ready(loading("c"));
-        generation_add_name(g, "a", g->source, 0, NULL);
-        ready(loading("d"))->settings.pinned = true;
-        ready(loading("b"));
-        loading("e");
-        ck_assert_int_eq(snapshot_of(&state, &resident), 0);
-        ck_assert_uint_eq(state.n, ARRAY_SIZE(names));
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-                ck_assert_str_eq(state.models[i].name, names[i]);
-                ck_assert_ptr_eq(snapshot_find(&state, names[i]), &state.models[i]);
-                ck_assert_uint_eq(state.models[i].n_devices, 1);
-                ck_assert_int_eq(state.models[i].settings.pinned, i == 3);
-        }
-        ck_assert_ptr_null(snapshot_find(&state, "e"));
 }
 
 /* ---- budget ---- */
@@ -330,7 +307,7 @@ TEST(a_name_is_found_among_very_many)
         struct generation *g = ready(loading("m"));
         for (int i = 0; i < MANY; i++) {
                 snprintf(name, sizeof(name), "name %d", i);
-                ck_assert_int_eq(generation_add_name(g, name, g->source, 0, NULL), 0);
+                ck_assert_int_eq(generation_add_name(g, name, g->source, NULL, 0, NULL), 0);
         }
         for (int i = 0; i < MANY; i++) {
                 snprintf(name, sizeof(name), "name %d", i);

@@ -21,59 +21,42 @@ static char *path_of(const char *name)
         return format_text("%s/%s", folder, name);
 }
 
-static void add(struct snapshot *state, const char *name, unsigned priority)
-{
-        static char source[] = "/models/x", pattern[] = "rank-{rank}";
-        const struct model_record record = {
-                .name = (char *)(uintptr_t)name,
-                .source = source,
-                .number = 41,
-                .verified = true,
-                .caller = {.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2},
-                .pattern = pattern,
-                .settings = {.keep_alive_ns = UINT64_C(30) * 1000000000, .drain_timeout_ns = 5, .priority = priority},
-                .owner = 1002,
-                .ranks = true};
-        struct model_record *m = snapshot_add(state, &record);
+#define TEXT "a name/ \xc3\xa4"
 
-        ck_assert_ptr_nonnull(m);
-        ck_assert_int_eq(model_record_add_device(m, "uuid-0", false), 0);
-        ck_assert_int_eq(model_record_add_device(m, "uuid-1", true), 0);
-}
+static const struct name_row rows[] = {
+        {.name = (char *)(uintptr_t)TEXT,
+         .device = (char *)(uintptr_t) "uuid-1",
+         .source = (char *)(uintptr_t) "/models/x",
+         .pattern = (char *)(uintptr_t) "rank-{rank}",
+         .number = 41,
+         .verified = true,
+         .loadable = true,
+         .caller = {.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2},
+         .settings = {.keep_alive_ns = UINT64_C(30) * 1000000000, .drain_timeout_ns = 5, .priority = 7, .pinned = true},
+         .owner = 1002,
+         .charged = 9,
+         .rank = 1,
+         .n_ranks = 2,
+         .models = {UINT64_MAX, 3},
+         .n_models = 2},
+        {.name = (char *)(uintptr_t) "b"},
+};
 
-/* Two models, as bytes, with two names and two leases. */
+/* Two rows, as bytes, and two leases. */
 static msgpack_sbuffer packed(void)
 {
-        static char text[] = "a name/ \xc3\xa4";
-        static struct name_record names[] = {
-                {.model = 3, .text = text, .settings = {.priority = 7, .pinned = true}, .owner = 8, .charged = 9},
-                {.model = UINT64_MAX, .text = text},
-        };
         static struct lease_record leases[] = {
                 {.id = 1, .model = 3, .process = 4, .since_ns = 5, .revoked_ns = 6, .pid = 7, .uid = 8, .token = {9}},
                 {.id = 2, .model = 3},
         };
-        struct snapshot state = {.last_number = 42,
-                                 .counters = {1, 2, 3, UINT64_MAX},
-                                 .names = names,
-                                 .n_names = 2,
-                                 .leases = leases,
-                                 .n_leases = 2};
-        add(&state, "a", 3);
-        add(&state, "b/ c \xc3\xa4", 4);
+        struct snapshot state = {.last_number = 42, .counters = {1, 2, 3, UINT64_MAX}, .leases = leases, .n_leases = 2};
+        for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+                snapshot_add(&state, &rows[i]);
         return snapshot_bytes(&state);
 }
 
-static void check_store(const struct snapshot *state)
+static void check_leases(const struct snapshot *state)
 {
-        const struct name_record *name = state->names;
-        ck_assert_uint_eq(state->counters[0], 1);
-        ck_assert_uint_eq(state->counters[SNAPSHOT_COUNTERS - 1], UINT64_MAX);
-        ck_assert_uint_eq(state->n_names, 2);
-        ck_assert_uint_eq(name->model, 3);
-        ck_assert_str_eq(name->text, "a name/ \xc3\xa4");
-        ck_assert(name->settings.priority == 7 && name->settings.pinned && name->owner == 8 && name->charged == 9);
-        ck_assert_uint_eq(name[1].model, UINT64_MAX);
         ck_assert_uint_eq(state->n_leases, 2);
         const struct lease_record *lease = state->leases;
         ck_assert(lease->id == 1 && lease->model == 3 && lease->process == 4 && lease->since_ns == 5);
@@ -83,25 +66,26 @@ static void check_store(const struct snapshot *state)
 
 static void check(const struct snapshot *state)
 {
-        check_store(state);
+        ck_assert_uint_eq(state->counters[0], 1);
+        ck_assert_uint_eq(state->counters[SNAPSHOT_COUNTERS - 1], UINT64_MAX);
         ck_assert_uint_eq(state->last_number, 42);
-        ck_assert_uint_eq(state->n, 2);
-        const struct model_record *m = snapshot_find(state, "b/ c \xc3\xa4");
-        ck_assert_ptr_nonnull(m);
-        ck_assert_str_eq(m->source, "/models/x");
-        ck_assert_uint_eq(m->n_devices, 2);
-        ck_assert_str_eq(m->devices[1].uuid, "uuid-1");
-        ck_assert_uint_eq(m->caller.uid, 1000);
-        ck_assert_uint_eq(m->caller.gid, 1001);
-        ck_assert_uint_eq(m->owner, 1002);
-        ck_assert_uint_eq(m->caller.n_groups, 2);
-        ck_assert_uint_eq(m->caller.groups[1], 8);
-        ck_assert_str_eq(m->pattern, "rank-{rank}");
-        ck_assert_uint_eq(m->number, 41);
-        ck_assert_uint_eq(m->settings.priority, 4);
-        ck_assert_uint_eq(m->settings.keep_alive_ns, UINT64_C(30) * 1000000000);
-        ck_assert_uint_eq(m->settings.drain_timeout_ns, 5);
-        ck_assert(m->settings.pinned && !m->devices[0].pinned && m->devices[1].pinned && m->verified && m->ranks);
+        check_leases(state);
+        ck_assert_uint_eq(state->n_rows, 2);
+        const struct name_row *row = &state->rows[0], *bare = &state->rows[1];
+        ck_assert_str_eq(row->name, TEXT);
+        ck_assert_str_eq(row->device, "uuid-1");
+        ck_assert_str_eq(row->source, "/models/x");
+        ck_assert_str_eq(row->pattern, "rank-{rank}");
+        ck_assert_uint_eq(row->number, 41);
+        ck_assert_int_eq(memcmp(&row->caller, &rows[0].caller, sizeof(row->caller)), 0);
+        ck_assert_uint_eq(row->settings.keep_alive_ns, UINT64_C(30) * 1000000000);
+        ck_assert(row->settings.drain_timeout_ns == 5 && row->settings.priority == 7 && row->settings.pinned);
+        ck_assert(row->verified && row->loadable && row->owner == 1002 && row->charged == 9);
+        ck_assert(row->rank == 1 && row->n_ranks == 2);
+        ck_assert(row->n_models == 2 && row->models[0] == UINT64_MAX && row->models[1] == 3);
+        ck_assert_str_eq(bare->name, "b");
+        ck_assert(bare->device == NULL && bare->source == NULL && bare->pattern == NULL && bare->n_models == 0);
+        ck_assert(!bare->verified && !bare->loadable && !bare->settings.pinned);
 }
 
 FIXTURE(.each = {begin, NULL});
@@ -138,7 +122,7 @@ TEST(a_write_replaces_the_file_whole)
         save(packed());
         save(snapshot_bytes(&(struct snapshot){.last_number = 1}));
         ck_assert_int_eq(snapshot_load(&state, folder, &error), 0);
-        ck_assert_uint_eq(state.n, 0);
+        ck_assert_uint_eq(state.n_rows, 0);
         ck_assert_uint_eq(state.last_number, 1);
 }
 
@@ -180,18 +164,24 @@ TEST(a_bit_that_differs_anywhere_is_noticed)
         }
 }
 
-/* Whole, with a checksum that fits, and yet not ours to believe. */
-static const uint64_t no_counters[SNAPSHOT_COUNTERS];
-static char nothing[1];
-static const msgpack_sbuffer none = {.data = nothing};
+/* Whole, with a checksum that fits, and yet not ours to believe: these leases and this map. */
+static msgpack_sbuffer file_of(const void *leases, size_t leases_size, const void *map, size_t size)
+{
+        static const uint64_t no_counters[SNAPSHOT_COUNTERS];
+        msgpack_sbuffer file;
+        msgpack_sbuffer_init(&file);
+        ck_assert_int_eq(snapshot_begin(&file, no_counters), 0);
+        if (leases_size > 0)
+                ck_assert_int_eq(msgpack_sbuffer_write(&file, leases, leases_size), 0);
+        const struct record_foot foot = record_foot(file.data, file.size, map, size, SNAPSHOT_MAGIC);
+        ck_assert_int_eq(msgpack_sbuffer_write(&file, map, size), 0);
+        ck_assert_int_eq(msgpack_sbuffer_write(&file, (const char *)&foot, sizeof(foot)), 0);
+        return file;
+}
 
 static int read_body(struct snapshot *state, const char *body, size_t size)
 {
-        msgpack_sbuffer file;
-        msgpack_sbuffer_init(&file);
-        const msgpack_sbuffer map = {.data = (char *)(uintptr_t)body, .size = size};
-        ck_assert_int_eq(snapshot_begin(&file, no_counters), 0);
-        ck_assert_int_eq(snapshot_end(&file, &map, &none), 0);
+        const msgpack_sbuffer file = file_of(NULL, 0, body, size);
         return snapshot_unpack(state, file.data, file.size, &error);
 }
 
@@ -203,11 +193,9 @@ static const struct {
 } malformed[] = {
         {BYTES("\x80")},
         {BYTES("\x81\xaflast_generation\x01")},
-        {BYTES("\x82\xaflast_generation\x01\xa6models\x07")},
-        {BYTES("\x82\xaflast_generation\x01\xa6models\x91\x80")},
-        {BYTES("\x82\xaflast_generation\x01\xa6models\x90")},
-        {BYTES("\x83\xaflast_generation\x01\xa6models\x90\xa5names\x07")},
-        {BYTES("\x83\xaflast_generation\x01\xa6models\x90\xa5names\x91\x81\xa5model\x01")},
+        {BYTES("\x82\xaflast_generation\x01\xa4rows\x07")},
+        {BYTES("\x82\xaflast_generation\x01\xa4rows\x91\x80")},
+        {BYTES("\x82\xaflast_generation\x01\xa4rows\x91\x07")},
         {BYTES("\x91\x01")},
         {BYTES("\xc1")},
 };
@@ -216,22 +204,17 @@ TEST(a_malformed_body_is_refused, EACH(malformed))
 {
         struct snapshot state;
         ck_assert_int_eq(read_body(&state, malformed[_i].bytes, malformed[_i].size), STREAMER_ECORRUPT);
-        ck_assert_uint_eq(state.n, 0);
+        ck_assert_uint_eq(state.n_rows, 0);
 }
 
 TEST(leases_of_another_size_are_refused, .to = 3)
 {
         static const size_t sizes[] = {1, 63, 65};
-        static const char map_bytes[] = "\x83\xaflast_generation\x01\xa6models\x90\xa5names\x90";
-        const msgpack_sbuffer map = {.data = (char *)(uintptr_t)map_bytes, .size = sizeof(map_bytes) - 1};
-        const char rows[sizeof(struct lease_record) + 1] = {0};
+        static const char map[] = "\x82\xaflast_generation\x01\xa4rows\x90";
+        const char leases[sizeof(struct lease_record) + 1] = {0};
         struct snapshot state;
-        msgpack_sbuffer file;
-        ck_assert_int_eq(read_body(&state, map.data, map.size), 0);
-        msgpack_sbuffer_init(&file);
-        ck_assert_int_eq(snapshot_begin(&file, no_counters), 0);
-        ck_assert_int_eq(msgpack_sbuffer_write(&file, rows, sizes[_i]), 0);
-        ck_assert_int_eq(snapshot_end(&file, &map, &none), 0);
+        ck_assert_int_eq(read_body(&state, map, sizeof(map) - 1), 0);
+        msgpack_sbuffer file = file_of(leases, sizes[_i], map, sizeof(map) - 1);
         FAILS_SAYING(error, snapshot_unpack(&state, file.data, file.size, &error), STREAMER_ECORRUPT,
                      "the snapshot is damaged: 'leases' is not valid");
         ck_assert_uint_eq(state.n_leases, 0);
@@ -247,44 +230,33 @@ _Static_assert(CALLER_GROUPS + 1 == 0x81, "many_groups has one more than the lim
 static const struct wrong_fact {
         const char *key, *value;
         size_t size;
-        const char *list;
 } wrong_facts[] = {
-        {"model", BYTES(YES), "names"},
-        {"name", BYTES("\xa0"), "names"},
-        {"priority", BYTES(NOBODY), "names"},
-        {"pinned", BYTES(YES), "names"},
-        {"owner", BYTES(NOBODY), "names"},
-        {"charged", BYTES("\xcf\0\0\0\1\0\0\0\0"), "names"},
-        {"name", BYTES("\xa0"), "models"},
-        {"name",
-         BYTES("\xa3"
-               "a\0b"),
-         "models"},
-        {"source", BYTES("\xa0"), "models"},
-        {"generation", BYTES(YES), "models"},
-        {"verified", BYTES(NOBODY), "models"},
-        {"priority", BYTES(NOBODY), "models"},
-        {"pinned", BYTES(YES), "models"},
-        {"uid", BYTES(NOBODY), "models"},
-        {"owner", BYTES(NOBODY), "models"},
-        {"groups", BYTES("\x91" NOBODY), "models"},
-        {"groups", many_groups, sizeof(many_groups), "models"},
-        {"groups", BYTES(YES), "models"},
-        {"devices", BYTES("\x90"), "models"},
-        {"devices", BYTES(YES), "models"},
+        {"name", BYTES("\xa0")},
+        {"name", BYTES("\xa3"
+                       "a\0b")},
+        {"device", BYTES(NOBODY)},
+        {"source", BYTES("\x07")},
+        {"generation", BYTES(YES)},
+        {"verified", BYTES(NOBODY)},
+        {"loadable", BYTES(YES)},
+        {"uid", BYTES(NOBODY)},
+        {"groups", BYTES("\x91" NOBODY)},
+        {"groups", many_groups, sizeof(many_groups)},
+        {"groups", BYTES(YES)},
+        {"priority", BYTES(NOBODY)},
+        {"pinned", BYTES(YES)},
+        {"owner", BYTES(NOBODY)},
+        {"charged", BYTES("\xcf\0\0\0\1\0\0\0\0")},
+        {"ranks", BYTES("\x41")},
+        {"models", BYTES("\x93\x01\x02\x03")},
+        {"models", BYTES("\x91\xa0")},
+        {"models", BYTES(YES)},
 };
 
-/* The element of a list, and again with one value replaced; size 0: the key is absent. */
-static void write_list(struct writer *w, const struct message *from, const char *list, const struct wrong_fact *wrong)
+/* The map of a row, with one value replaced; size 0: the key is absent. */
+static void write_row(struct writer *w, const msgpack_object *row, const struct wrong_fact *wrong)
 {
-        const msgpack_object *element = &object_get(&from->unpacked.data, list)->via.array.ptr[0];
-        const msgpack_object_map *map = &element->via.map;
-        bool here = strcmp(wrong->list, list) == 0;
-        writer_key(w, list);
-        writer_array(w, 1 + here);
-        msgpack_pack_object(&w->pk, *element);
-        if (!here)
-                return;
+        const msgpack_object_map *map = &row->via.map;
         writer_map(w, map->size - (wrong->size == 0));
         for (uint32_t i = 0; i < map->size; i++) {
                 bool is_wrong = map->ptr[i].key.via.str.size == strlen(wrong->key) &&
@@ -299,23 +271,23 @@ static void write_list(struct writer *w, const struct message *from, const char 
         }
 }
 
+/* Behind a row that is right. */
 static int read_with(struct snapshot *state, const struct wrong_fact *wrong)
 {
-        static char text[] = "n";
-        struct name_record name = {.model = 3, .text = text};
-        struct snapshot one = {.names = &name, .n_names = 1};
-        struct writer file;
+        struct writer map;
         struct message m;
-        add(&one, "a", 1);
-        const msgpack_sbuffer good = snapshot_bytes(&one);
         size_t first;
+        const msgpack_sbuffer good = packed();
         ck_assert_ptr_null(record_open(good.data, good.size, SNAPSHOT_MAGIC, &first, &m));
-        writer_init(&file);
-        writer_map(&file, 3);
-        writer_ku64(&file, "last_generation", 1);
-        write_list(&file, &m, "models", wrong);
-        write_list(&file, &m, "names", wrong);
-        return read_body(state, file.buf.data, file.buf.size);
+        const msgpack_object *row = &object_get(&m.unpacked.data, "rows")->via.array.ptr[0];
+        writer_init(&map);
+        writer_map(&map, 2);
+        writer_ku64(&map, "last_generation", 1);
+        writer_key(&map, "rows");
+        writer_array(&map, 2);
+        msgpack_pack_object(&map.pk, *row);
+        write_row(&map, row, wrong);
+        return read_body(state, map.buf.data, map.buf.size);
 }
 
 TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
@@ -324,17 +296,18 @@ TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
         struct snapshot state;
         char *text = format_text("the snapshot is damaged: '%s' is not valid", wrong->key);
         FAILS_SAYING(error, read_with(&state, wrong), STREAMER_ECORRUPT, text);
-        const struct wrong_fact absent = {.key = wrong->key, .list = wrong->list};
+        const struct wrong_fact absent = {.key = wrong->key};
         FAILS_SAYING(error, read_with(&state, &absent), STREAMER_ECORRUPT, text);
-        ck_assert_uint_eq(state.n, 0);
+        ck_assert_uint_eq(state.n_rows, 0);
 }
 
-TEST(a_device_without_a_value_is_refused_with_its_name)
+/* Nothing could be loaded from it. */
+TEST(a_loadable_row_without_a_source_or_a_device_is_refused, .to = 2)
 {
         struct snapshot state;
-        const struct wrong_fact wrong = {"devices", BYTES("\x91\x81\xa4uuid\xa6uuid-0"), "models"};
+        const struct wrong_fact wrong = {_i ? "source" : "device", BYTES("\xa0")};
         FAILS_SAYING(error, read_with(&state, &wrong), STREAMER_ECORRUPT,
-                     "the snapshot is damaged: 'pinned' is not valid");
+                     "the snapshot is damaged: 'loadable' is not valid");
 }
 
 /* Commands in the folder. */
@@ -358,7 +331,7 @@ TEST(a_damaged_file_is_set_aside, EACH(damages))
         ck_assert_msg(shell(&printed, "cd %s && %s", folder, damages[_i]) == 0, "%s", printed);
         ck_assert_int_eq(snapshot_load(&state, folder, &error), STREAMER_ECORRUPT);
         ck_assert_str_ne(error.text, "");
-        ck_assert_uint_eq(state.n, 0);
+        ck_assert_uint_eq(state.n_rows, 0);
         ck_assert_int_eq(lstat(path_of("state.damaged"), &st), 0);
         /* The next start and the next write find nothing in their way. */
         ck_assert_int_eq(snapshot_load(&state, folder, &error), STREAMER_ENOENT);

@@ -3,6 +3,7 @@
  * Pinned models of an earlier run are retried until they are ready or no longer desired. The test sets the time.
  */
 #include "tests/lib/load_fixture.h"
+#include "tests/lib/snapshots.h"
 
 #include "daemon/serve/desired/desired.h"
 
@@ -19,14 +20,32 @@ static void on_changed(struct desired *d)
         n_notified++;
 }
 
-static struct model_record *knew(const char *name, const char *path, const char *const *on, size_t n)
+/* Pinned on each of the devices. The first row. */
+static struct name_row *knew(const char *name, const char *path, const char *const *on, size_t n)
 {
-        struct model_record *m = snapshot_add(
-                &state, &(struct model_record){.name = (char *)(uintptr_t)name, .source = (char *)(uintptr_t)path});
+        size_t first = state.n_rows;
         for (size_t i = 0; i < n; i++)
-                ck_assert_int_eq(model_record_add_device(m, on[i], true), 0);
-        m->settings.priority = PROTO_PRIORITY_DEFAULT;
-        return m;
+                snapshot_add(&state,
+                             &(struct name_row){.name = (char *)(uintptr_t)name,
+                                                .source = (char *)(uintptr_t)path,
+                                                .device = (char *)(uintptr_t)on[i],
+                                                .loadable = true,
+                                                .settings = {.priority = PROTO_PRIORITY_DEFAULT, .pinned = true}});
+        return &state.rows[first];
+}
+
+/* What the next snapshot has of models that are not resident. */
+static int add_row(void *context, const struct name_row *row)
+{
+        snapshot_add(context, row);
+        return 0;
+}
+
+static struct snapshot written(void)
+{
+        struct snapshot rows = {0};
+        ck_assert_int_eq(desired_rows(&desired, add_row, &rows), 0);
+        return rows;
 }
 
 /* The loop does not run. */
@@ -152,7 +171,6 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
 TEST(a_permanent_error_is_not_retried_before_a_reload)
 {
         struct error error;
-        struct snapshot written;
         knew("m", small_file("small.safetensors", 1), (const char *const[]){"uuid-none"}, 1);
         restart();
         try_once();
@@ -160,8 +178,8 @@ TEST(a_permanent_error_is_not_retried_before_a_reload)
         ck_assert(desired_failed(m) && m->state == DESIRED_GIVEN_UP && m->retry_at_ns == 0);
         try_once();
         ck_assert_uint_eq(m->attempts, 1);
-        ck_assert_int_eq(desired_models(&desired, &written), 0);
-        ck_assert(snapshot_find(&written, "m")->settings.pinned);
+        const struct snapshot rows = written();
+        ck_assert(snapshot_find(&rows, "m")->settings.pinned);
         ck_assert_int_eq(desired_configure(&desired, NULL, 0, &error), 0);
         ck_assert(!desired_failed(m));
         try_once();
@@ -227,8 +245,7 @@ TEST(a_failed_replica_alone_is_retried)
 
 TEST(an_unpinned_replica_is_not_reloaded)
 {
-        struct model_record *m = knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
-        m->devices[0].pinned = false;
+        knew("m", small_file("small.safetensors", 1), TWO_DEVICES)->settings.pinned = false;
         restart();
         ck_assert(!desired_forget(&desired, "m", "one")); /* it was not desired there */
         try_once();
@@ -241,26 +258,26 @@ TEST(a_resident_replica_gets_its_restored_pin)
 {
         struct watched w;
         char *path = small_file("small.safetensors", 1);
-        knew("m", path, TWO_DEVICES)->devices[0].pinned = false;
+        knew("m", path, TWO_DEVICES)->settings.pinned = false;
         start_on(&w, path, ON("uuid-1"), NULL);
         core_until(w.ended);
         restart();
         try_once();
         ck_assert(ready_on(1) && ready_on(2));
-        ck_assert(!ready_on(1)->settings.pinned);
-        ck_assert_int_eq(snapshot_of(&state, &resident), 0);
-        ck_assert_uint_eq(state.models[0].n_devices, 2);
-        ck_assert_str_eq(state.models[0].devices[0].uuid, "uuid-1");
-        ck_assert(!state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
+        ck_assert(!ready_on(1)->settings.pinned && ready_on(2)->settings.pinned);
+        ck_assert_uint_eq(written().n_rows, 0);
 }
 
 /* Another model has their name on one of the devices. */
 TEST(ranks_are_loaded_together)
 {
         struct watched w;
-        struct model_record *m = knew("m", ranks_folder(2), TWO_DEVICES);
-        m->ranks = true;
-        m->pattern = strdup(RANKS);
+        struct name_row *rows = knew("m", ranks_folder(2), TWO_DEVICES);
+        for (uint32_t i = 0; i < 2; i++) {
+                rows[i].rank = i;
+                rows[i].n_ranks = 2;
+                rows[i].pattern = strdup(RANKS);
+        }
         start_on(&w, small_file("small.safetensors", 1), ON("uuid-1"), NULL);
         core_until(w.ended);
         restart();
@@ -276,10 +293,10 @@ TEST(a_desired_replica_is_stored_beside_a_resident_one)
         restart();
         try_once();
         ck_assert(ready_on(1) && !ready_on(2));
-        ck_assert_int_eq(desired_models(&desired, &state), 0);
-        ck_assert_uint_eq(state.n, 1);
-        ck_assert_uint_eq(state.models[0].n_devices, 2);
-        ck_assert(state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
+        const struct snapshot rows = written();
+        ck_assert_uint_eq(rows.n_rows, 1);
+        ck_assert_str_eq(rows.rows[0].device, "uuid-2");
+        ck_assert(rows.rows[0].settings.pinned);
         others[1].fail_alloc = 0;
 }
 

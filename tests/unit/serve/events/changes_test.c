@@ -127,7 +127,7 @@ TEST(a_new_subscriber_receives_later_changes_only)
 TEST(a_subscriber_to_one_name_receives_its_models_only)
 {
         struct generation *m = loading("m"), *n = ready(loading("n"));
-        ck_assert_int_eq(generation_add_name(m, "alias", m->source, 0, NULL), 0);
+        ck_assert_int_eq(generation_add_name(m, "alias", m->source, NULL, 0, NULL), 0);
         ready(m);
         subscribe(&a, "alias");
         subscribe(&b, "alia");

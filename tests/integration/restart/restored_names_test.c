@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * After a restart each name leads to what was loaded under it, and a name that was unloaded to nothing.
+ */
+#include "tests/lib/managed_daemon.h"
+#include "tests/lib/snapshots.h"
+#include "tests/lib/suite.h"
+
+static char *path_of(const char *file)
+{
+        return suite_path("root/%s.safetensors", file);
+}
+
+static void load_pinned(const char *source, const char *name)
+{
+        client_ok(client,
+                  client_load_with(client,
+                                   (streamer_load_opts){.source = source, .name = name, .flags = STREAMER_LOAD_PIN}),
+                  "load");
+}
+
+/* ---- unloaded ---- */
+
+FIXTURE(.each = {managed_begin, managed_end});
+
+/* The daemon is killed right after it has replied: however late the pins were persisted, the name is gone. */
+TEST(a_pinned_model_that_was_unloaded_is_not_loaded_again, .to = 4)
+{
+        load_pinned(managed_file(), "m");
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+        managed_restart_and_reconnect(1); /* the store has the pin */
+        ck_assert(json_is_true(json_object_get(client_show(client, "m"), "pinned")));
+        client_unload(client, "m");
+        managed_restart_and_reconnect(1);
+        ck_assert_str_eq(client_state(client, "m"), "");
+        client_wait_used(client, 0);
+        managed_restart_and_reconnect(0);
+        ck_assert_str_eq(client_state(client, "m"), "");
+}
+
+/* The pin was the last change. */
+TEST(a_pin_that_a_client_has_seen_survives_a_crash)
+{
+        managed_load("m");
+        client_ok(client, streamer_pin(client, "m", true), "pin");
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, managed_segment()); /* so that only a load can restore it */
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert(log_wait_for(managed.m.d.log, "m: ready"));
+        ck_assert(json_is_true(json_object_get(client_show(client, "m"), "pinned")));
+}
+
+/* ---- several paths of one file ---- */
+
+/* From the store: the same request finds the name that it had before. */
+TEST(a_name_keeps_the_source_that_was_loaded_under_it, .to = 2)
+{
+        unlink(path_of("second"));
+        must(link(managed_file(), path_of("second")));
+        managed_load("first");
+        client_load(client, path_of("second"), "second");
+        for (int runs = 0; runs < 2; runs++) {
+                managed_restart_and_reconnect(_i);
+                ck_assert_str_eq(json_text(client_show(client, "first"), "source"), managed_file());
+                ck_assert_str_eq(json_text(client_show(client, "second"), "source"), path_of("second"));
+                client_equals(client, "second", managed.model);
+        }
+}
+
+FIXTURE();
+
+/* From the state file: the first path has another model by now. */
+TEST(a_name_is_loaded_again_from_its_own_source)
+{
+        struct daemon d;
+        struct model *model = model_mixed(61, 1 << 20), *other = model_mixed(62, 1 << 20);
+        mkdir(suite_path("root"), 0755);
+        must(mkdir(suite_path("state"), 0700));
+        model_write(model, path_of("a"));
+        must(link(path_of("a"), path_of("b")));
+        const char *const flags[] = {"--device", "host=64MiB",        "--root", suite_path("root"),
+                                     "--state",  suite_path("state"), NULL};
+        daemon_init(&d, suite_path("own"));
+        daemon_start(&d, flags);
+        client = client_open(&d);
+        load_pinned(path_of("a"), "a");
+        load_pinned(path_of("b"), "b");
+        ck_assert_uint_eq(json_number(client_show(client, "b"), "generation"), 1); /* they share it */
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        unlink(path_of("a"));
+        model_write(other, path_of("a"));
+        daemon_start(&d, flags);
+        client = client_open(&d);
+        client_ok(client, streamer_call(client, "wait", "{\"model\":\"a\"}", NULL), "a");
+        client_ok(client, streamer_call(client, "wait", "{\"model\":\"b\"}", NULL), "b");
+        client_equals(client, "a", other);
+        client_equals(client, "b", model);
+        ck_assert_str_eq(json_text(client_show(client, "b"), "source"), path_of("b"));
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
