@@ -114,6 +114,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_fetch(F) \
         F(fetch, STR, source, true, PROTO_TEXT_MAX) \
         F(fetch, STR, file, false, PROTO_FILE_MAX) \
+        F(fetch, BOOL, weights, false, 0) \
         F(fetch, U64, more, false, 0)
 #define FIELDS_diff(F) \
         F(diff, STR, model, true, PROTO_NAME_MAX) \

@@ -30,14 +30,14 @@ int sidecar_check_name(const char *name, struct error *error)
         }
 }
 
-static bool is_sidecar(const char *name)
+static bool is_sidecar(const char *name, bool with_weights)
 {
         static const char *const weights[] = {".safetensors", ".bin", ".ckpt",      ".gguf", ".h5",  ".msgpack",
                                               ".onnx",        ".ot",  ".onnx_data", ".pt",   ".pth", ".tflite"};
         const char *suffix = strrchr(name, '.') ?: "";
         struct error ignored;
         for (size_t i = 0; i < ARRAY_SIZE(weights); i++)
-                if (strcmp(suffix, weights[i]) == 0)
+                if (!with_weights && strcmp(suffix, weights[i]) == 0)
                         return false;
         return name[0] != '.' && strstr(name, "/.") == NULL && codec_utf8(name, strlen(name)) &&
                sidecar_check_name(name, &ignored) == 0;
@@ -61,7 +61,7 @@ int listing_add(struct listing *list, const char *name, uint64_t bytes, const ch
         list->has_index |= is_index;
         /* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
         bool is_weights = name[0] != '.' && source_stem_len(name, strlen(name)) < strlen(name);
-        if (!(list->sidecars ? is_sidecar(name) : is_index || is_weights))
+        if (!(list->sidecars ? is_sidecar(name, list->weights) : is_index || is_weights))
                 return 0;
         if (list->n == max + list->has_index)
                 return error_set(error, STREAMER_EFAILED, "more than %u %s (%s)", max,
@@ -101,7 +101,7 @@ void listing_deinit(struct listing *list)
         for (size_t i = 0; i < list->n; i++)
                 file_deinit(&list->v[i]);
         free(list->v);
-        *list = (struct listing){.shown = list->shown, .sidecars = list->sidecars};
+        *list = (struct listing){.shown = list->shown, .sidecars = list->sidecars, .weights = list->weights};
 }
 
 /* ---- the model ---- */

@@ -22,7 +22,8 @@ struct listed_file {
 
 struct listing {
         const char *shown;     /* the source, for messages; borrowed */
-        bool sidecars;         /* lists these, and not the weights */
+        bool sidecars;         /* lists these, and not the weights of the model */
+        bool weights;          /* of sidecars: those with weights, too */
         struct listed_file *v; /* in byte order of the names, once all are added */
         size_t n;
         /* of the weights */
@@ -31,8 +32,8 @@ struct listing {
 };
 
 /* Adds a file if it belongs to the list. Weights: the index and *.safetensors of the directory itself. Sidecars: files
- * that are not hidden, hold no weights and have a valid name. STREAMER_EFAILED beyond SOURCE_FILES_MAX, or
- * SIDECAR_FILES_MAX. */
+ * that are not hidden, hold no weights (unless `weights`) and have a valid name. STREAMER_EFAILED beyond
+ * SOURCE_FILES_MAX, or SIDECAR_FILES_MAX. */
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error);
 /* In a list of weights, keeps only the files of the model, unless an index decides. STREAMER_ENOENT: "no safetensors
  * files WHERE". */

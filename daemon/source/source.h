@@ -179,8 +179,8 @@ int source_check(const struct source_set *set, struct error *error);
 char *source_sidecar_uri(const char *canonical, const char *name);
 
 /* In byte order of the names; empty for a source that cannot be listed (https://). The source may hold no weights.
- * Fails as source_open(). Deinited by the caller, also on failure. */
-int source_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
+ * `weights`: also the files with weights. Fails as source_open(). Deinited by the caller, also on failure. */
+int source_list_sidecars(const struct sources *sources, const char *canonical, bool weights, struct listing *list,
                          struct error *error);
 /* Opens one of this name; STREAMER_ENOENT, or as source_open(). */
 int source_open_sidecar(const struct sources *sources, const char *canonical, const char *name, struct object *object,

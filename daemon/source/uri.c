@@ -88,12 +88,12 @@ char *source_sidecar_uri(const char *canonical, const char *name)
         return ops->sidecar_uri != NULL ? ops->sidecar_uri(canonical, name) : strdup(canonical);
 }
 
-int source_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
+int source_list_sidecars(const struct sources *sources, const char *canonical, bool weights, struct listing *list,
                          struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
         cleanup_with(caller_drop) struct assumed assumed = {.ids = IDS_OWN};
-        *list = (struct listing){.shown = canonical, .sidecars = true};
+        *list = (struct listing){.shown = canonical, .sidecars = true, .weights = weights};
         int r = assume(ops, sources, &assumed, error);
         if (r == 0 && ops->list_sidecars != NULL)
                 r = ops->list_sidecars(sources, canonical, list, error);

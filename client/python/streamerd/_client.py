@@ -134,11 +134,9 @@ class Client:
         self.check(self._library.streamer_fetch(self.pointer, *arguments))
         return ctypes.string_at(data.pointer, size.value)
 
-    def fetch_list(self, source: str) -> list[dict[str, Any]]:
-        """The files of a source: [{"name", "bytes"}]."""
-        reply = Handle(MEMORY)
-        self.check(self._library.streamer_fetch_list(self.pointer, source.encode(), byref(reply.pointer)))
-        result: list[dict[str, Any]] = json.loads(ctypes.string_at(reply.pointer.value or 0))["files"]
+    def fetch_list(self, source: str, weights: bool = False) -> list[dict[str, Any]]:
+        """The files of a source: [{"name", "bytes"}]; `weights`: also those that hold weights."""
+        result: list[dict[str, Any]] = self.call("fetch", source=source, **({"weights": True} if weights else {}))["files"]
         return result
 
 

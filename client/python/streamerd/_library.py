@@ -213,7 +213,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_tensor_dlpack": (c_int, [c_void_p, POINTER(Tensor), c_uint, POINTER(c_void_p)]),
     "streamer_segment_dlpack": (c_int, [c_void_p, c_size_t, c_uint, POINTER(c_void_p)]),
     "streamer_fetch": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64)]),
-    "streamer_fetch_list": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
 }
 
 

@@ -24,11 +24,15 @@ def fetch(
 
 
 def fetch_list(
-    source: str | os.PathLike[str], *, socket: str | None = None, autostart: bool | None = None
+    source: str | os.PathLike[str],
+    *,
+    weights: bool = False,
+    socket: str | None = None,
+    autostart: bool | None = None,
 ) -> list[str]:
-    """The names of the files of a source."""
+    """The names of the files of a source; with `weights` also of those that hold weights."""
     client = connect(socket, autostart)
-    return [file["name"] for file in interruptibly(lambda: client.fetch_list(_at(client, source)))]
+    return [file["name"] for file in interruptibly(lambda: client.fetch_list(_at(client, source), weights))]
 
 
 def status(*, socket: str | None = None, autostart: bool | None = None) -> dict[str, Any]:

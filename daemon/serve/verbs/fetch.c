@@ -177,7 +177,8 @@ static void fetch_run(struct verb_task *task)
         if (fetch->transfer != NULL)
                 read_file(fetch);
         else if (file_of(fetch) == NULL)
-                source_list_sidecars(&sources, task->source, &fetch->list, &task->error);
+                source_list_sidecars(&sources, task->source, task->deferred.request.u.fetch.weights, &fetch->list,
+                                     &task->error);
         else
                 source_open_sidecar(&sources, task->source, file_of(fetch), &fetch->object, &task->error);
 }

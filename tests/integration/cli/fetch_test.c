@@ -129,6 +129,10 @@ TEST(a_list_as_json)
         fixture_write(model_mixed(2, 1 << 16), "listed/model.safetensors");
         assert_lists(fixture_path("listed"),
                      "{\"files\":[{\"name\":\"a.json\",\"bytes\":1},{\"name\":\"b.json\",\"bytes\":2}]}");
+        char *arguments = format_text("{\"source\":\"%s\",\"weights\":true}", fixture_path("listed"));
+        ck_assert_int_eq(streamer_call(client, "fetch", arguments, &json), 0);
+        ck_assert_ptr_nonnull(strstr(json, "\"model.safetensors\""));
+        ck_assert_ptr_nonnull(strstr(json, "\"a.json\""));
         ck_assert_int_eq(streamer_fetch_list(client, fixture_path("none"), &json), STREAMER_ENOENT);
         ck_assert_int_eq(streamer_fetch_list(client, "/etc", &json), STREAMER_EFAILED);
 }

@@ -152,7 +152,8 @@ static void answer_other(struct endpoint *e, const struct endpoint_request *requ
 
 static void assert_list_fails(const char *text)
 {
-        FAILS_SAYING(error, source_list_sidecars(&sources, "s3://bucket/m/", &list, &error), STREAMER_EFAILED, text);
+        FAILS_SAYING(error, source_list_sidecars(&sources, "s3://bucket/m/", false, &list, &error), STREAMER_EFAILED,
+                     text);
 }
 
 FIXTURE(.each = {begin_store, end_store});

@@ -41,29 +41,31 @@ TEST(a_name_has_a_length_that_is_bounded)
 
 static const struct {
         const char *name;
-        bool listed;
+        bool listed, with_weights;
 } files[] = {
-        {"config.json", true},
-        {"model.safetensors.index.json", true},
-        {"1_Pooling/config.json", true},
-        {"tokenizer.model", true},
-        {"model.safetensors", false},
-        {"original/consolidated.00.pth", false},
-        {"pytorch_model-00001-of-00002.bin", false},
-        {"onnx/model.onnx_data", false},
-        {".gitattributes", false},
-        {".cache/huggingface/x.json", false},
-        {"sub/.hidden", false},
-        {"folder/", false},
-        {"../config.json", false},
-        {"a\xff", false},
+        {"config.json", true, true},
+        {"model.safetensors.index.json", true, true},
+        {"1_Pooling/config.json", true, true},
+        {"tokenizer.model", true, true},
+        {"model.safetensors", false, true},
+        {"original/consolidated.00.pth", false, true},
+        {"pytorch_model-00001-of-00002.bin", false, true},
+        {"onnx/model.onnx_data", false, true},
+        {".gitattributes", false, false},
+        {".cache/huggingface/x.json", false, false},
+        {"sub/.hidden", false, false},
+        {"folder/", false, false},
+        {"../config.json", false, false},
+        {"a\xff", false, false},
 };
 
 TEST(the_listed_files_of_a_source, EACH(files))
 {
-        struct listing list = {.shown = "/m", .sidecars = true};
-        ck_assert_int_eq(listing_add(&list, files[_i].name, 7, "", &error), 0);
-        ck_assert_msg(list.n == files[_i].listed, "%s", files[_i].name);
+        for (int weights = 0; weights < 2; weights++) {
+                struct listing list = {.shown = "/m", .sidecars = true, .weights = weights};
+                ck_assert_int_eq(listing_add(&list, files[_i].name, 7, "", &error), 0);
+                ck_assert_msg(list.n == (weights ? files[_i].with_weights : files[_i].listed), "%s", files[_i].name);
+        }
 }
 
 TEST(a_list_is_sorted_and_bounded)
@@ -318,8 +320,8 @@ static struct listing list;
 static void assert_lists(const char *source, const char *expected)
 {
         char *text = format_text("%s", "");
-        ck_assert_msg(source_list_sidecars(&(struct sources){.roots = roots}, at(source), &list, &error) == 0, "%s",
-                      error.text);
+        ck_assert_msg(source_list_sidecars(&(struct sources){.roots = roots}, at(source), false, &list, &error) == 0,
+                      "%s", error.text);
         for (size_t i = 0; i < list.n; i++)
                 text = format_text("%s%s:%d ", text, list.v[i].name, (int)list.v[i].bytes);
         ck_assert_str_eq(text, expected);
