@@ -173,6 +173,12 @@ def tokens(count: int = 8) -> list[int]:
     return list(output.outputs[0].token_ids)
 
 
+def reload(path: str | None = None) -> None:
+    """Loads the weights again, of this source if one is given."""
+    assert engine is not None
+    engine.collective_rpc("reload_weights", kwargs={} if path is None else {"weights_path": path})
+
+
 def stop() -> None:
     global engine
     engine = None
@@ -247,6 +253,22 @@ def break_attach(broken: bool, unforeseen: bool = False) -> None:
         vllm_publish.scalars_of = scalars_of
 
 
+def break_commit(broken: bool) -> None:
+    """Lets the commit fail that ends a publication."""
+    from streamerd._publication import Publication
+
+    global commit
+
+    def failing(publication: Publication) -> None:
+        raise OSError("first line\nsecond line")
+
+    if broken:
+        commit = Publication.commit
+        Publication.commit = failing  # type: ignore[method-assign]
+    else:
+        Publication.commit = commit  # type: ignore[method-assign]
+
+
 def die(moment: str, daemon: int = 0) -> None:
     """The process is killed at this moment of a publication's commit: "before", "after", or "during", once the request
     is in the socket of the daemon, which is stopped then."""
@@ -310,7 +332,7 @@ def read_bytes() -> int:
 METHODS = {
     f.__name__: f
     for f in (
-        start, tokens, stop, become, memory, read_bytes, opened, weights, scale, break_attach, die, packed, is_marked,
+        start, tokens, reload, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_commit, die, packed, is_marked,
     )  # fmt: skip
 }
 

@@ -12,8 +12,11 @@ import importlib.machinery
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
+import layouts
 import pytest
 from processes import Daemon
 
@@ -49,6 +52,29 @@ def check(model: str, socket: str) -> None:
     assert "streamerd" in LOAD_FORMAT_CHOICES
     assert LoadConfig(load_format="auto").load_format == "auto"
 
+    def weights(load_format: str, folder: Path, hf_config: Any, **more: Any) -> dict[str, list[float]]:
+        extra = {"socket": socket} if load_format == "streamerd" else {"enable_multithread_load": False}
+        loader = get_model_loader(LoadConfig(load_format=load_format, model_loader_extra_config=extra, **more))
+        config = MagicMock(model_path=str(folder), revision=None, is_draft_model=False, hf_config=hf_config)
+        return {name: tensor.tolist() for name, tensor in loader._get_all_weights(config, torch.nn.Module())}
+
+    plain = SimpleNamespace(architectures=["LlamaForCausalLM"])
+    place = Path(model).parent / "sglang"
+    for layout in layouts.LAYOUTS:
+        folder = layouts.write(place, layout)
+        assert weights("streamerd", folder, plain) == weights("auto", folder, plain), layout.__name__
+    # GLM 4 takes a file that its index lacks.
+    glm = SimpleNamespace(architectures=["Glm4MoeForCausalLM"], num_nextn_predict_layers=1)
+    folder = place / layouts.a_file_that_the_index_does_not_name.__name__
+    assert "mtp.w" in weights("auto", folder, glm)
+    assert weights("streamerd", folder, glm) == weights("auto", folder, glm)
+    # Each of several drafts has a layer of its own, by the name of the first.
+    layouts.save(place / "drafts", "model.safetensors", **{f"model__mtp__layers__{i}__w": i for i in (0, 1)}, a=7)
+    for i in (None, 0, 1):
+        drafts = weights("auto", place / "drafts", plain, draft_model_idx=i)
+        assert weights("streamerd", place / "drafts", plain, draft_model_idx=i) == drafts
+        assert i is None or drafts == {"model.mtp.layers.0.w": [i] * 4, "a": [7] * 4}
+
     loader = get_model_loader(LoadConfig(load_format="streamerd", model_loader_extra_config={"socket": socket}))
     config = MagicMock(model_path=model, revision=None, is_draft_model=False)
     loader.download_model(config)
@@ -74,7 +100,7 @@ def check(model: str, socket: str) -> None:
 
 def test_sglang_takes_the_loader_and_reads_all_weights(models: Path, daemon: Daemon) -> None:
     command = [sys.executable, __file__, str(models / "checkpoint"), daemon.socket]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=600)
 
 
 if __name__ == "__main__":

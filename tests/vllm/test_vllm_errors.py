@@ -43,7 +43,9 @@ def refused(engine: Engine, model: Path, extra: dict[str, object], load_format: 
         ({"timeout": "3"}, "timeout must be a positive number of seconds, or a text such as \"30m\", not '3'"),
         ({"keep_alive": "half an hour"}, "keep_alive must be a positive number of seconds, or a text such as \"30m\""),
         ({"concurrency": 0}, "concurrency must be a positive integer, not 0"),
-        ({"name": ["a"]}, r"name must be a string, not \['a'\]"),
+        ({"name": ["a"]}, r"name must be a string that is not empty, not \['a'\]"),
+        ({"socket": ""}, "socket must be a string that is not empty, not ''"),
+        ({"enable_multithread_load": True}, "enable_multithread_load is for the engine's own formats"),
         ({"digest": "abc"}, "digest must be 32 hex digits, not 'abc'"),
         ([], "must be a JSON object, not list"),
     ],
@@ -92,6 +94,27 @@ def test_without_a_daemon_the_socket_is_named(engine, models, tmp_path):
     message = refused(engine, models / "checkpoint", {"socket": socket})
     assert "UnreachableError" in message
     assert socket in message
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "advice"),
+    [
+        (streamerd.OutOfMemoryError("x"), {}, "x: raise the daemon's budget, or unload a model, or set `wait` to wait for memory"),
+        (streamerd.OutOfMemoryError("x"), {"wait": True}, "x: raise the daemon's budget, or unload a model"),
+        (streamerd.UnreachableError("x"), {}, "x: `fallback` lets the engine load without streamerd"),
+        (streamerd.UnreachableError("x"), {"socket": "/s"}, "x: check `socket`; `fallback` lets the engine load without streamerd"),
+        (streamerd.DigestError("x"), {}, "x: correct `digest`, or the source"),
+        (streamerd.FailedError("x"), {}, "x"),
+    ],
+)
+def test_advice_is_what_is_not_set_yet(monkeypatch, error, options, advice):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(streamerd, "open", fail)
+    with pytest.raises(type(error)) as caught:
+        Options.parse(options, "streamerd").open("x")
+    assert str(caught.value) == advice
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give up its rights")

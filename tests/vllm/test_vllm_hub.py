@@ -15,6 +15,10 @@ from hub import Hub
 from processes import ENGINE_SECONDS, Daemon, Engine, EngineError
 from safetensors.torch import load_file, save_file
 
+import streamerd
+from streamerd.engine_options import Options
+from streamerd.engine_sources import fetch_engine_files, source_of
+
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -104,6 +108,66 @@ def write_snapshot(cache: Path, source: Path, weights: bool = True) -> Path:
     return snapshot
 
 
+def files_of_engine(hub: Hub, cloud: Daemon, cache: Path, folder: Path) -> set[str]:
+    """What is fetched of a repository with the contents of this folder."""
+    hub.add("some/files", folder)
+    directory = fetch_engine_files("hf://some/files", str(cache), Options(socket=cloud.socket))
+    return {path.name for path in Path(directory).iterdir() if path.name[0] != "."}
+
+
+def test_files_that_a_repository_no_longer_has_are_removed(hub, cloud, tmp_path):
+    folder, cache = tmp_path / "repository", tmp_path / "cache"
+    folder.mkdir()
+    for name in ("config.json", "chat_template.jinja", "modeling.py", "tokenizer.model", "model.safetensors.index.json"):
+        (folder / name).write_text("{}")
+    kept = {"config.json", "chat_template.jinja", "modeling.py", "tokenizer.model"}
+    assert files_of_engine(hub, cloud, cache, folder) == kept
+    for name in ("chat_template.jinja", "modeling.py"):
+        (folder / name).unlink()
+    assert files_of_engine(hub, cloud, cache, folder) == {"config.json", "tokenizer.model"}
+
+
+def test_a_repository_without_a_configuration_is_named_and_leaves_no_directory(hub, cloud, tmp_path, monkeypatch):
+    folder, cache = tmp_path / "repository", tmp_path / "cache"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(streamerd.NotFoundError, match=r"hf://some/files: there is no config\.json, which the engine reads"):
+        files_of_engine(hub, cloud, cache, folder)
+    monkeypatch.setattr(streamerd, "fetch_list", lambda *_, **__: [])
+    with pytest.raises(streamerd.NotFoundError, match="s3://bucket/none/: there are no files"):
+        fetch_engine_files("s3://bucket/none/", str(cache), Options())
+    assert not cache.exists()
+
+
+def test_the_directory_of_a_source_has_its_name(hub, cloud, models, tmp_path):
+    source = "hf://some/llama@v2"
+    hub.add("some/llama", models / "checkpoint", "v2")
+    directory = fetch_engine_files(source, str(tmp_path), Options(socket=cloud.socket))
+    assert Path(directory).name.startswith("some-llama-v2-")
+    assert source_of(directory, str(tmp_path)) == source
+
+
+def test_a_resident_model_serves_where_the_hub_must_not_be_asked(hub, cloud, models, expected, logs, tmp_path):
+    """The configuration is that of an earlier engine. Without one, or without the model, the error says so."""
+    hub.add("some/llama", models / "checkpoint")
+    environment = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": NOWHERE, "VLLM_CACHE_ROOT": str(tmp_path / "cache")}
+    extra = {"socket": cloud.socket}
+    with Engine(logs / "before", {**environment, "HF_HUB_OFFLINE": "0"}) as engine:
+        assert engine.run("some/llama", "streamerd", extra)[0] == expected
+    before = len(hub.requests)
+    with Engine(logs / "without the hub", {**environment, "HF_HUB_OFFLINE": "1"}) as engine:
+        for name in ("some/llama", "hf://some/llama"):
+            assert engine.run(name, "streamerd", extra)[0] == expected
+        with pytest.raises(EngineError, match="hf://some/other: HF_HUB_OFFLINE is set, and no engine has read it"):
+            engine.start("hf://some/other", "streamerd", extra)
+        engine.call("stop")
+        cloud.ctl("unload", "some/llama")
+        with pytest.raises(EngineError, match="HF_HUB_OFFLINE is set, and no resident model was loaded from it"):
+            engine.start("some/llama", "streamerd", extra)
+        engine.call("stop")
+    assert len(hub.requests) == before
+
+
 def test_the_download_directory_is_a_cache(online, hub, cloud, models, expected):
     write_snapshot(models / "downloads", models / "checkpoint")
     before = len(hub.requests)
@@ -158,11 +222,11 @@ def test_sources_beside_the_main_one_have_their_revision_and_folder(models, monk
     snapshot = write_snapshot(Path(downloads), models / "checkpoint")
     loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", download_dir=downloads))
     secondary = DefaultModelLoader.Source
-    assert loader._secondary(secondary("some/llama", None)) == str(snapshot)
-    assert loader._secondary(secondary("some/llama", None, subfolder="part")) == str(snapshot / "part")
-    assert loader._secondary(secondary("some/other", "v3")) == "hf://some/other@v3"
+    assert loader._place(secondary("some/llama", None)) == str(snapshot)
+    assert loader._place(secondary("some/llama", None, subfolder="part")) == str(snapshot / "part")
+    assert loader._place(secondary("some/other", "v3")) == "hf://some/other@v3"
     with pytest.raises(RuntimeError, match="reads no folder of a repository of the Hub"):
-        loader._secondary(secondary("some/other", None, subfolder="part"))
+        loader._place(secondary("some/other", None, subfolder="part"))
 
 
 def test_with_fallback_the_engine_reads_the_name_itself(logs, models, expected, tmp_path):

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-from processes import BUILD, Engine
+from processes import BUILD, Engine, EngineError
 from safetensors.torch import load_file, save_file
 from test_vllm_hub import write_snapshot
 
 import streamerd
+import streamerd.vllm
 
 
 def test_a_checkpoint_gives_the_tokens_of_format_auto(engine, models, daemon, expected):
@@ -32,7 +33,7 @@ def test_what_the_engine_merges_is_copied_with_alias_and_that_is_reported_once(e
     tokens, log = engine.run(models / "checkpoint", "streamerd", {"socket": daemon.socket, "alias": True})
     assert tokens == expected
     assert log.count("alias:") == 1
-    assert "which were copied" in log
+    assert "merges, cuts, converts or packs the others" in log
 
 
 def test_by_default_what_needs_no_conversion_is_resident_memory(engine, models, daemon, expected):
@@ -59,6 +60,33 @@ def test_name_and_digest_are_the_targets_and_not_the_drafts(engine, models, daem
     sources = {m["name"]: m["source"] for m in daemon.ctl("list")["models"]}
     assert sources["target"].endswith("/checkpoint")
     assert sources["draft"].endswith("/draft")
+
+
+def test_weights_are_loaded_again(engine, models, daemon, expected):
+    """Of the model that the engine was started with under its name and digest; of another source without."""
+    other = models / "weights"
+    shutil.copytree(models / "checkpoint", other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] *= -1
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    changed, _ = engine.run(other, "auto")
+    daemon.ctl("load", str(models / "checkpoint"), "--name", "first")
+    [model] = [m for m in daemon.ctl("list")["models"] if m["name"] == "first"]
+    for alias in (False, True):
+        options = {"socket": daemon.socket, "alias": alias, "name": "first", "digest": model["digest"]}
+        engine.start(models / "checkpoint", "streamerd", options)
+        try:
+            for path, tokens in ((None, expected), (str(other), changed), (str(models / "checkpoint"), expected)):
+                engine.call("reload", path=path)
+                assert engine.call("tokens") == tokens
+            with pytest.raises(EngineError, match="No such file"):
+                engine.call("reload", path=str(models / "none"))
+            assert engine.call("tokens") == expected
+        finally:
+            engine.call("stop")
+    sources = {m["name"]: m["source"] for m in daemon.ctl("list")["models"]}
+    assert sources["first"].endswith("/checkpoint")
+    assert sources["weights"].endswith("/weights")
 
 
 def test_a_pattern_names_the_files_of_a_saved_state(engine, models, daemon, expected, tmp_path_factory):
@@ -103,6 +131,26 @@ def test_a_name_in_the_hub_cache_is_found(models, daemon, expected, logs):
     with Engine(logs / "hub", {"HF_HUB_CACHE": str(cache)}) as engine:
         assert engine.run("some/llama", "streamerd", {"socket": daemon.socket})[0] == expected
     assert "some/llama" in [m["name"] for m in daemon.ctl("list")["models"]]
+
+
+@pytest.mark.parametrize("publish", [False, True])
+def test_the_daemon_loads_while_the_engine_starts(models, daemon, monkeypatch, publish):
+    """From when the engine's configuration is known; not where the checkpoint may not be needed."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    streamerd.vllm.register()
+    folder = models / f"early {publish}"
+    shutil.copytree(models / "checkpoint", folder)
+    extra = {"socket": daemon.socket, "publish": publish}
+    EngineArgs(
+        model=str(folder), load_format="streamerd", model_loader_extra_config=extra, skip_tokenizer_init=True
+    ).create_engine_config()
+    if publish:
+        assert folder.name not in [m["name"] for m in daemon.ctl("list")["models"]]
+    else:
+        daemon.ctl("wait", folder.name)
+        assert folder.name in [m["name"] for m in daemon.ctl("list")["models"] if m["state"] == "ready"]
 
 
 def test_without_a_daemon_one_is_started(models, expected, tmp_path, logs):

@@ -119,11 +119,18 @@ def test_architectures_that_are_known_give_the_same_tokens(engine, second, model
 
 def test_another_configuration_is_another_key(engine, models, daemon, expected):
     run(engine, models / "checkpoint", daemon)
-    tokens, log = run(engine, models / "checkpoint", daemon, max_model_len=64)
-    assert tokens == expected
-    assert "max_model_len: published with '128', needed '64'; it is replaced" in log
-    assert PUBLISHED in log
-    tokens, log = run(engine, models / "checkpoint", daemon, max_model_len=64)
+    for text in (PUBLISHED, ATTACHED):
+        tokens, log = run(engine, models / "checkpoint", daemon, kv_cache_dtype="bfloat16")
+        assert tokens == expected
+        assert text in log
+        assert ("kv_cache_dtype: published with 'auto', needed 'bfloat16'; it is replaced" in log) == (text == PUBLISHED)
+
+
+def test_engines_that_serve_other_lengths_share_a_model(engine, models, daemon, expected):
+    folder = models / "lengths"
+    shutil.copytree(models / "checkpoint", folder)
+    run(engine, folder, daemon)
+    tokens, log = run(engine, folder, daemon, max_model_len=64)
     assert tokens == expected
     assert ATTACHED in log
 
@@ -153,7 +160,7 @@ def test_new_weights_under_the_same_path_are_never_served_by_the_old_ones(engine
 @pytest.mark.parametrize("unforeseen", [False, True])
 def test_an_attach_that_fails_leaves_an_engine_that_loads_from_its_files(engine, models, daemon, expected, unforeseen):
     """After the model was built: its layers are no longer registered, and no rotary table without memory is left. One
-    line says why. The layers are not packed, as the compile cache's key says."""
+    line says why. The layers are packed, as the compile cache's key says."""
     run(engine, models / "checkpoint", daemon)
     engine.call("break_attach", broken=True, unforeseen=unforeseen)
     try:
@@ -162,12 +169,71 @@ def test_an_attach_that_fails_leaves_an_engine_that_loads_from_its_files(engine,
         engine.call("break_attach", broken=False)
     try:
         assert engine.call("tokens") == expected
-        assert (engine.call("is_marked"), engine.call("packed")) == (True, 0)
+        assert engine.call("packed") > 0
+        assert not engine.call("is_marked")
     finally:
         engine.call("stop")
     [line] = [line for line in log.splitlines() if FROM_FILES in line]
-    assert line.endswith("KeyError: 'first line\\nsecond line'" if unforeseen else "colour is blue, published absent")
+    assert ("KeyError: 'first line\\nsecond line'" if unforeseen else "colour is blue, published absent; give") in line
     assert "Traceback" not in log
+
+
+def test_a_publication_that_fails_leaves_an_engine_that_is_packed(engine, models, daemon, expected):
+    """One line says why; the next engine publishes."""
+    folder = models / "unpublished"
+    shutil.copytree(models / "checkpoint", folder)
+    engine.call("break_commit", broken=True)
+    try:
+        log = start(engine, folder, daemon)
+    finally:
+        engine.call("break_commit", broken=False)
+    try:
+        assert engine.call("tokens") == expected
+        assert engine.call("packed") > 0
+        assert not engine.call("is_marked")
+    finally:
+        engine.call("stop")
+    [line] = [line for line in log.splitlines() if "was not published" in line]
+    assert line.endswith("OSError: first line second line")
+    tokens, log = run(engine, folder, daemon)
+    assert tokens == expected
+    assert PUBLISHED in log
+
+
+def test_weights_are_loaded_again_in_engines_that_share_them(engine, second, models, daemon, expected):
+    """From the same files, and from others. An engine that shares the memory is not reached."""
+    folder, other = models / "reloaded", models / "reload"
+    shutil.copytree(models / "checkpoint", folder)
+    shutil.copytree(models / "checkpoint", other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] *= -1
+    weights["model.layers.0.mlp.down_proj.weight"] *= 2
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    changed = as_without(engine, other)
+    assert changed != expected
+    assert PUBLISHED in start(engine, folder, daemon)
+    assert ATTACHED in start(second, folder, daemon)
+    for one, another in ((engine, second), (second, engine)):
+        one.call("reload")
+        assert one.call("tokens") == expected
+        one.call("reload", path=str(other))
+        assert one.call("tokens") == changed
+        assert another.call("tokens") == expected
+        one.call("reload", path=str(folder))
+    engine.call("stop")
+    second.call("stop")
+
+
+def test_a_publisher_does_not_keep_the_checkpoint_in_use(engine, models, daemon, expected):
+    """Also where parameters were aliased before they were published, which small ones stay apart of."""
+    folder = models / "released"
+    shutil.copytree(models / "checkpoint", folder)
+    log = start(engine, folder, daemon)
+    assert PUBLISHED in log
+    leases = {m["name"]: m["leases"] for m in daemon.ctl("list")["models"] if str(folder) in m["source"]}
+    assert leases["released"] == 0
+    assert engine.call("tokens") == expected
+    engine.call("stop")
 
 
 def test_a_daemon_that_restarts_between_engines(engine, second, models, tmp_path, expected):
@@ -324,7 +390,7 @@ def test_an_engine_that_is_not_marked_is_loaded_as_without(models, monkeypatch):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     config = engine_config(models)
     log = MagicMock()
-    arguments = (Options(publish=True), log, config, config.model_config, "", str(models), lambda: "as usual")
+    arguments = (Options(publish=True), log, config, config.model_config, "", [str(models)], lambda: "as usual")
     assert vllm_publish.load(*arguments) == "as usual"
     [call] = log.warning.call_args_list
     assert "was not made by EngineArgs" in str(call.args[1])
@@ -387,7 +453,10 @@ INPUTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch, Any, Any], object]]] 
     "experts": ("ep", lambda patch, c, m: setattr(c.parallel_config, "enable_expert_parallel", True)),
     "draft": ("draft", lambda patch, c, m: setattr(m, "runner", "draft")),
     "LoRA": ("lora", lambda patch, c, m: setattr(c, "lora_config", {})),
-    "length": ("max_model_len", lambda patch, c, m: setattr(m, "max_model_len", 64)),
+    "length": ("", lambda patch, c, m: setattr(m, "max_model_len", 64)),
+    "length of long rotary tables": (
+        "max_model_len", lambda patch, c, m: patch.setattr("streamerd.vllm_publish._depends_on_length", lambda config: True)
+    ),
     "variable": ("env.VLLM_BATCH_INVARIANT", lambda patch, c, m: patch.setenv("VLLM_BATCH_INVARIANT", "1")),
     "variable that sets threads": ("", lambda patch, c, m: patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")),
     "variable of a log": ("", lambda patch, c, m: patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")),

@@ -312,7 +312,9 @@ def publish_items(publication: Publication, items: list[Item], attributes: Mappi
                 publication.tensor(entry)
             _copy_storage(storage, memory)
             if all(item.flags & CLONE for item in storage.items):
-                continue  # who writes to it keeps memory of its own
+                # Who writes to it has memory of its own: not a view of what another model has, which it would keep.
+                _use(storage, entries, bytes_at(memory).clone())
+                continue
             moved.append((storage, entries, memory))
             _use(storage, entries, bytes_at(memory))
         if empty:

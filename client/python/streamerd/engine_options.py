@@ -17,19 +17,14 @@ from typing import Any
 
 import streamerd
 
-from . import _autostart
+from . import _autostart, _open
 from ._model import size_text
 from ._option_values import duration
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{32}")
 
-# What to change in the loader's configuration, by kind of error.
-ADVICE: dict[type[streamerd.Error], str] = {
-    streamerd.DigestError: "correct `digest`, or the source",
-    streamerd.OutOfMemoryError: "raise the daemon's budget, unload a model, or set `wait` to wait for memory",
-    streamerd.UnreachableError: "start streamerd, or check `socket`; `fallback` lets the engine load without it",
-}
-
+# Of vLLM's and SGLang's own formats.
+_NOT_NEEDED = ("enable_multithread_load", "num_threads")
 
 AUTO = "auto"
 
@@ -43,7 +38,7 @@ def _key(kind: str, default: Any) -> Any:
 
 # What a value must be: the check, and the words for it.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "text": (lambda v: type(v) is str, "a string"),
+    "text": (lambda v: type(v) is str and v != "", "a string that is not empty"),
     "flag": (lambda v: type(v) is bool, "true or false"),
     "flag or auto": (lambda v: type(v) is bool or v == AUTO, 'true, false or "auto"'),
     "count": (lambda v: type(v) is int and v >= 1, "a positive integer"),
@@ -108,6 +103,8 @@ class Options:
             raise ValueError(f"{where}: must be a JSON object, not {type(config).__name__}")
         known = {f.name: f for f in fields(cls)}
         for key in config:
+            if key in _NOT_NEEDED:
+                raise ValueError(f"{where}: {key} is for the engine's own formats: the daemon always reads in parallel")
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -125,9 +122,8 @@ class Options:
             if not valid(value):
                 raise ValueError(f"{where}: {key.name} must be {words}, not {value!r}")
 
-    def open(self, source: str, **more: Any) -> streamerd.Model[Any]:
-        """Opens a source, or the resident model of that name, with these options; `more` goes over them."""
-        options: dict[str, Any] = {
+    def _keywords(self) -> dict[str, Any]:
+        return {
             "name": self.name,
             "digest": self.digest,
             "device": self.device or "cpu",
@@ -141,12 +137,33 @@ class Options:
             "progress": False,
             **self.connection,
         }
+
+    def begin(self, source: str, **more: Any) -> None:
+        """Begins to load a source; the daemon continues. What fails later is reported to the one that opens it."""
+        keywords: Any = {**self._keywords(), **more, "digest": None, "timeout": None}
+        with self.environment():
+            _open.Request(source, "torch", keywords).try_start()
+
+    def open(self, source: str, **more: Any) -> streamerd.Model[Any]:
+        """Opens a source, or the resident model of that name, with these options; `more` goes over them."""
         try:
             with self.environment():
-                return streamerd.open(source, **{**options, **more})
+                return streamerd.open(source, **{**self._keywords(), **more})
         except streamerd.Error as error:
-            advice = next((text for kind, text in ADVICE.items() if isinstance(error, kind)), None)
+            advice = self._advice(error)
             raise type(error)(f"{error}: {advice}") if advice else error from None
+
+    def _advice(self, error: streamerd.Error) -> str | None:
+        """What to change in the loader's configuration, beyond what the error says itself."""
+        if isinstance(error, streamerd.DigestError):
+            return "correct `digest`, or the source"
+        if isinstance(error, streamerd.OutOfMemoryError):
+            wait = "" if self.wait else ", or set `wait` to wait for memory"
+            return f"raise the daemon's budget, or unload a model{wait}"
+        if isinstance(error, streamerd.UnreachableError):
+            where = "check `socket`; " if self.socket else ""
+            return where + "`fallback` lets the engine load without streamerd"
+        return None
 
     def environment(self) -> AbstractContextManager[None]:
         """While it is entered, a daemon that this thread starts has the variables of these options."""

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an engine's model is: a path, the Hugging Face cache, a store, or the Hub.
+"""Where an engine's model is: a path, the Hugging Face cache, a store, or the Hub; and which files are its weights.
 
 An engine reads the configuration and the tokenizer itself. For a model that is not on this host the daemon fetches
 them, with its own credentials, into a directory that stands for the model (see `fetch_engine_files`).
+
+Which files of a folder are the weights is the engine's decision (see `sources_of_weights`): the daemon's own rule is
+that of transformers.
 
 Nothing here imports an engine or torch.
 """
@@ -14,33 +17,55 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import streamerd
 
+from ._client import connect
 from ._source import hub_snapshot
 from .engine_options import Options
 
 HUB = "hf://"
 REMOTE = ("s3://", HUB)
 SOURCE_FILE = ".streamerd-source"
+SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
 
 # Read by the engine itself, not by the weight loader: configuration, tokenizer, code that belongs to the model.
 ENGINE_FILES = (".json", ".model", ".txt", ".jinja", ".tiktoken", ".py")
 
+# One of these describes a model.
+CONFIGURATIONS = ("config.json", "params.json", "model_index.json")
+
+# Weights of other formats, which an engine may prefer to no safetensors at all.
+_WEIGHTS = (SUFFIX, ".bin", ".pt")
+
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+
+# Of a folder, the files that the engine's own loader would read.
+Choose = Callable[[str], Iterable[str]]
 
 
 def is_remote(model: str) -> bool:
     return model.lower().startswith(REMOTE)
 
 
+def is_file(model: str) -> bool:
+    """Whether a model is one file of weights on this host: its configuration lies beside it."""
+    return model.endswith(SUFFIX) and os.path.isfile(model)
+
+
+def is_offline() -> bool:
+    """Whether the Hub must not be asked."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
 def _is_complete(snapshot: Path) -> bool:
     """Whether the weights were downloaded, too: an engine that reads a configuration makes a snapshot without them."""
     index = snapshot / INDEX
     if not index.exists():
-        return any(snapshot.glob("*.safetensors"))
+        return any(snapshot.glob("*" + SUFFIX))
     shards = set(json.loads(index.read_text())["weight_map"].values())
     return all((snapshot / shard).exists() for shard in shards)
 
@@ -62,8 +87,7 @@ def locate(model: str, revision: str | None, cache: str | None) -> str:
         snapshot = hub_snapshot(named, folder)
         if snapshot is not None and _is_complete(Path(snapshot)):
             return os.path.abspath(snapshot)
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    return named if offline else HUB + named
+    return named if is_offline() else HUB + named
 
 
 def in_hub_cache(model: str, revision: str | None) -> bool:
@@ -71,18 +95,43 @@ def in_hub_cache(model: str, revision: str | None) -> bool:
     return hub_snapshot(f"{model}@{revision}" if revision else model) is not None
 
 
-def fetch_engine_files(source: str, cache: str, options: Options) -> str:
-    """Fetches what an engine reads beside the weights of a remote source, through the daemon.
+# ---- the directory that stands for a model ----
+
+
+def _directory(source: str, cache: str) -> Path:
+    """Its name is for people, and unique by the digest at its end."""
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", source.partition("://")[2] or source).strip("-.")[-60:]
+    return Path(cache) / f"{words}-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+
+
+def fetched_directory(source: str, cache: str) -> str | None:
+    """The directory that an earlier engine's fetch_engine_files() has made; None if there is none."""
+    directory = _directory(source, cache)
+    return str(directory) if (directory / SOURCE_FILE).is_file() else None
+
+
+def fetch_engine_files(source: str, cache: str, options: Options, configured: bool = True) -> str:
+    """Fetches what an engine reads beside the weights of a source, through the daemon.
 
     Returns a directory below `cache` that holds these files and remembers the source (see `source_of`). The
-    daemon's own credentials are used. The directory is the same for each start; its files are replaced one by one.
+    daemon's own credentials are used. The directory is the same for each start; its files are replaced one by one, and
+    those that the source no longer has are removed. `configured`: the source must have a model's configuration.
     """
-    directory = Path(cache) / hashlib.sha256(source.encode()).hexdigest()[:16]
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with options.environment():
-        for name in streamerd.fetch_list(source, **options.connection):
-            if name.endswith(ENGINE_FILES) and not name.endswith(".safetensors.index.json") and "/" not in name:
-                _write(directory / name, streamerd.fetch(source, name, **options.connection))
+        files = streamerd.fetch_list(source, **options.connection)
+        names = [name for name in files if name.endswith(ENGINE_FILES) and "/" not in name]
+        if not files:
+            raise streamerd.NotFoundError(f"{source}: there are no files")
+        if configured and not set(names) & set(CONFIGURATIONS):
+            raise streamerd.NotFoundError(f"{source}: there is no config.json, which the engine reads")
+        directory = _directory(source, cache)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = {name for name in names if not name.endswith(SUFFIX + ".index.json")}
+        for name in sorted(kept):
+            _write(directory / name, streamerd.fetch(source, name, **options.connection))
+    for path in directory.iterdir():
+        if path.name.endswith(ENGINE_FILES) and path.name not in kept:
+            path.unlink(missing_ok=True)
     _write(directory / SOURCE_FILE, source.encode())
     return str(directory)
 
@@ -100,8 +149,88 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def source_of(model: str, cache: str) -> str:
-    """The remote source whose files `fetch_engine_files` wrote to this directory; any other name or path as it is."""
+    """The source whose files `fetch_engine_files` wrote to this directory; any other name or path as it is."""
     path = Path(model)
     if path.parent == Path(cache) and (path / SOURCE_FILE).is_file():
         return (path / SOURCE_FILE).read_text()
     return model
+
+
+def resident_model(source: str, options: Options) -> str:
+    """The name of the resident model that was loaded from this repository of the Hub, which is not asked.
+
+    Raises NotFoundError if there is none.
+    """
+    canonical = source if "@" in source else source + "@main"
+    for model in connect(options.socket, options.autostart).call("list")["models"]:
+        if model["source"] == canonical and model["state"] == "ready":
+            return str(model["name"])
+    raise streamerd.NotFoundError(f"{source}: HF_HUB_OFFLINE is set, and no resident model was loaded from it")
+
+
+# ---- the weights ----
+
+
+def sources_of_weights(source: str, choose: Choose, options: Options) -> list[str]:
+    """The sources of the daemon that together are the files that the engine's own loader would read, in its order.
+
+    This is the source itself where the daemon reads the same files of it: those of the index, or the only one. Else
+    each file is a source. A folder that the engine's own loader cannot read is left to the daemon.
+    """
+    if source.endswith(SUFFIX):
+        return [source]
+    if is_remote(source):
+        with tempfile.TemporaryDirectory() as folder:
+            _make_placeholders(source, folder, options)
+            return _sources(source, folder, choose)
+    return _sources(source, source, choose) if os.path.isdir(source) else [source]
+
+
+def part_name(name: str, source: str) -> str:
+    """The name of one of several sources of a model that has a name."""
+    return f"{name}/{os.path.basename(source).removesuffix(SUFFIX)}"
+
+
+def _make_placeholders(source: str, folder: str, options: Options) -> None:
+    """The names of the weights of a remote source, and the contents of its indexes, for a rule that looks at folders."""
+    with options.environment():
+        for name in streamerd.fetch_list(source, weights=True, **options.connection):
+            path = Path(folder) / name
+            if name.endswith((*_WEIGHTS, ".index.json")):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                data = streamerd.fetch(source, name, **options.connection) if name.endswith(".json") else b""
+                path.write_bytes(data)
+
+
+def _sources(source: str, folder: str, choose: Choose) -> list[str]:
+    try:
+        files = list(choose(folder))
+    except (OSError, RuntimeError, ValueError, KeyError):
+        return [source]
+    names = {os.path.relpath(file, folder) for file in files}
+    if not any(name.endswith(SUFFIX) for name in names):
+        raise streamerd.NotFoundError(
+            f"{source}: there are no safetensors files; {min(names, default='nothing')} would have to be converted "
+            "(transformers: from_pretrained(), then save_pretrained())"
+        )
+    alone = _read_alone(Path(folder))
+    whole = bool(alone) and alone <= names
+    rest = sorted(names - alone if whole else names, key=_natural)
+    return [source] * whole + [f"{source.rstrip('/')}/{name}" for name in rest]
+
+
+def _read_alone(folder: Path) -> set[str]:
+    """The files that the daemon reads of a folder, where this follows from an index, or from there being only one."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            return set(json.loads(index.read_text())["weight_map"].values())
+        except (ValueError, KeyError):
+            return set()
+    names = {path.name for path in folder.glob("[!.]*" + SUFFIX)}
+    return names if len(names) == 1 and not any(folder.glob("*.index.json")) else set()
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key by which part 10 comes after part 9, as engines sort files."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

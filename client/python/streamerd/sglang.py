@@ -25,13 +25,26 @@ _LOADER = "sglang.srt.model_loader.loader:DefaultModelLoader"
 
 # What the loader uses of SGLang beyond its plug-in interface.
 USES: tuple[Use, ...] = (
-    (f"{_CONFIGS}.load_config:LoadConfig", ("load_format", "download_dir", "model_loader_extra_config")),
+    (
+        f"{_CONFIGS}.load_config:LoadConfig",
+        ("load_format", "download_dir", "model_loader_extra_config", "draft_model_idx"),
+    ),
+    (f"{_CONFIGS}.load_config:LoadFormat.AUTO", ()),
     (f"{_CONFIGS}.load_config:LoadFormat.SAFETENSORS", ()),
     (f"{_CONFIGS}.model_config:ModelConfig", ("model_path", "revision", "is_draft_model")),
     (f"{_LOADER}._get_weights_iterator", ("source",)),
+    (f"{_LOADER}._filter_mtp_weights", ("weights_iterator", "prefix", "draft_model_idx")),
+    (
+        f"{_LOADER}._prepare_weights",
+        ("model_name_or_path", "revision", "fall_back_to_pt", "allow_patterns_overrides"),
+    ),
+    (
+        "sglang.srt.model_loader.weight_utils:maybe_add_mtp_safetensors",
+        ("hf_weights_files", "hf_folder", "index_file", "hf_config"),
+    ),
     (
         f"{_LOADER}.Source",
-        ("model_or_path", "revision", "prefix", "allow_patterns_overrides", "model_config"),
+        ("model_or_path", "revision", "prefix", "fall_back_to_pt", "allow_patterns_overrides", "model_config"),
     ),
 )
 

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from logging import Logger
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -23,6 +24,8 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+from streamerd._model import size_text
 
 # Methods that leave a parameter in the layout in which it is loaded.
 PLAIN_METHODS = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
@@ -58,8 +61,7 @@ class Aliases:
         self._loaders: list[tuple[Any, Any]] = []  # parameters with their loaders
         self._safe: set[int] = set()  # ids of parameters
         self._total = sum(p.nbytes for p in model.parameters())
-        self._aliased = 0
-        self._count = 0
+        self._taken: list[tuple[ref[nn.Parameter], int, int]] = []  # with their places and sizes
         self._refused = 0  # bytes of pages that must not be copied on a write
         if self._reason is None:
             self._find_safe(model)
@@ -120,8 +122,7 @@ class Aliases:
             self._refused += tensor.nbytes
             return False
         parameter.data = tensor
-        self._aliased += tensor.nbytes
-        self._count += 1
+        self._taken.append((ref(parameter), parameter.data_ptr(), tensor.nbytes))
         return True
 
     def _is_safe_to_write(self, tensor: torch.Tensor) -> bool:
@@ -132,26 +133,33 @@ class Aliases:
             self._huge = HugePages()
         return not self._huge.has(tensor.data_ptr())
 
-    def report(self) -> None:
-        """One line; a warning where the configuration asks for `alias` and copies were made all the same."""
-        log = self._logger.info if self._automatic else self._logger.warning
+    def report(self, published: bool = False) -> None:
+        """One line, once the weights were post-processed: what the engine then packs or converts is its own.
+
+        A warning where `alias` is set and copies were made all the same. `published`: the parameters may be in other
+        memory of the daemon by now, which has a line of its own.
+        """
+        resident = sum(size for parameter, place, size in self._taken if _is_at(parameter(), place))
+        self._taken.clear()
+        if published and resident == 0:
+            return
+        log = self._logger.info if self._automatic or resident == self._total else self._logger.warning
         if self._reason is not None:
-            log("alias: the weights were copied: %s", self._reason)
-        elif self._refused > 0:
-            log(
-                "alias: %d MiB were copied that could be resident memory: a write to a copy-on-write mapping of hugetlb "
-                "pages ends the process where the pool is empty",
-                self._refused >> 20,
+            log("streamerd: alias: the weights were copied: %s", self._reason)
+            return
+        why = "; the engine merges, cuts, converts or packs the others, which are copies of its own"
+        if self._refused > 0:
+            why = (
+                f"; {size_text(self._refused)} could be: a write to a copy-on-write mapping of hugetlb pages ends the "
+                "process where the pool is empty"
             )
-        elif self._aliased < self._total:
-            log(
-                "alias: %d of %d MiB are resident memory; the engine merges, cuts or converts the other parameters, "
-                "which were copied (a checkpoint of save_sharded_state with load format streamerd_sharded avoids that)",
-                self._aliased >> 20, self._total >> 20,
-            )  # fmt: skip
-        else:
-            self._logger.info("alias: %d parameters, %d MiB, are resident memory; nothing was copied",
-                        self._count, self._aliased >> 20)  # fmt: skip
+        elif resident == self._total:
+            why = "; nothing was copied"
+        log("streamerd: alias: %s of %s are resident memory%s", size_text(resident), size_text(self._total), why)
+
+
+def _is_at(parameter: nn.Parameter | None, place: int) -> bool:
+    return parameter is not None and parameter.data_ptr() == place
 
 
 class HugePages:

@@ -5,7 +5,8 @@ What they take from vLLM beyond the documented plug-in interface (listed in vllm
 this file is imported):
 
     DefaultModelLoader      its load_weights() (expert filter, secondary weights, check that nothing is missing), fed
-                            through _get_weights_iterator()
+                            through _get_weights_iterator(); its rule which files of a folder are the weights
+                            (_prepare_weights)
     ShardedStateLoader      names of a rank's files (_render_default_pattern), tensors that share memory
                             (_filter_subtensors)
     EngineArgs              create_engine_config(), wrapped: a model that is in a store, or on the Hub and not in its
@@ -30,14 +31,16 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from vllm import envs
 from vllm.config import ModelConfig, VllmConfig, get_current_vllm_config
 from vllm.config.load import LoadConfig
+from vllm.engine import arg_utils
 from vllm.engine.arg_utils import EngineArgs
 from vllm.logger import init_logger
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -49,15 +52,33 @@ from vllm.platforms import current_platform
 
 import streamerd
 from streamerd._client import Client, connect
+from streamerd._model import size_text
 from streamerd.engine_interface import lacks
 from streamerd.engine_options import AUTO, LoadLog, Options
-from streamerd.engine_sources import HUB, fetch_engine_files, in_hub_cache, is_remote, locate, source_of
+from streamerd.engine_sources import (
+    HUB,
+    fetch_engine_files,
+    fetched_directory,
+    in_hub_cache,
+    is_file,
+    is_offline,
+    is_remote,
+    locate,
+    part_name,
+    resident_model,
+    source_of,
+    sources_of_weights,
+)
 from streamerd.vllm_aliases import Aliases
+from streamerd.vllm_loaded import Loaded, MissingWeights
 from streamerd.vllm_interface import PUBLISH
 
 logger = init_logger("vllm.streamerd")
 
 Weights = Iterable[tuple[str, torch.Tensor]]
+
+# What the weights of a model were loaded from at first; a reload may name another source.
+_loaded_from: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def register(formats: tuple[str, ...]) -> None:
@@ -66,6 +87,7 @@ def register(formats: tuple[str, ...]) -> None:
     for load_format in formats:
         register_model_loader(load_format)(loaders[load_format])
     EngineArgs.create_engine_config = _with_remote_models(EngineArgs.create_engine_config, formats)
+    arg_utils.get_model_path = _with_names_that_are_resolved_later(arg_utils.get_model_path)
 
 
 def _cache() -> str:
@@ -87,12 +109,18 @@ def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
             except Exception as error:
                 if not options.fallback or "://" in self.model:
                     raise
-                logger.warning("The engine fetches the configuration of %s itself: %s", self.model, error)
+                logger.warning("streamerd: The engine fetches the configuration of %s itself: %s", self.model, error)
         config = create(self, *args, **kwargs)
-        if self.load_format in formats and _can_publish(options):
+        if self.load_format not in formats:
+            return config
+        publishes = _can_publish(options)
+        if publishes:
             from streamerd import vllm_publish
 
             vllm_publish.mark(options, config)
+            publishes = vllm_publish.is_configured(options)
+        if self.load_format == "streamerd" and not publishes:
+            _begin_load(config)
         return config
 
     return create_engine_config
@@ -103,17 +131,28 @@ def _can_publish(options: Options) -> bool:
     return bool(options.publish) and lacks(PUBLISH) is None
 
 
+def _begin_load(config: VllmConfig) -> None:
+    """Lets the daemon load the model while the engine starts its processes and builds its own."""
+    try:
+        StreamerdLoader(config.load_config).begin(config.model_config)
+    except Exception as error:
+        logger.debug("streamerd: the load begins later: %s", error)  # the loader reports what fails
+
+
 def _fetch_remote(arguments: EngineArgs, options: Options) -> None:
     """For a model, tokenizer or draft that is not on this host: its files in a local directory."""
 
-    def local(model: str, revision: str | None) -> str:
+    def local(model: str, revision: str | None, configured: bool = True) -> str:
         source = locate(model, revision, arguments.download_dir)
-        if not is_remote(source):
+        if is_offline() and (kept := _fetched_before(source)) is not None:
+            return kept
+        if not is_remote(source) and not is_file(source):
             # The engine itself looks for the configuration in the Hugging Face cache only.
             downloaded = arguments.download_dir is not None and source.startswith(os.path.abspath(arguments.download_dir))
             return source if downloaded and os.path.exists(os.path.join(source, "config.json")) else model
-        logger.info("streamerd: %s is read from %s", model, source)
-        return fetch_engine_files(source, _cache(), options)
+        if source != model:
+            logger.info("streamerd: %s is read from %s", model, source)
+        return fetch_engine_files(source, _cache(), options, configured)
 
     model, tokenizer, draft = arguments.model, arguments.tokenizer, arguments.speculative_config
     arguments.model = local(model, arguments.revision)
@@ -122,9 +161,32 @@ def _fetch_remote(arguments: EngineArgs, options: Options) -> None:
     if tokenizer and tokenizer == model and arguments.tokenizer_revision in (None, arguments.revision):
         arguments.tokenizer = arguments.model
     elif tokenizer and not in_hub_cache(tokenizer, arguments.tokenizer_revision):
-        arguments.tokenizer = local(tokenizer, arguments.tokenizer_revision)
+        arguments.tokenizer = local(tokenizer, arguments.tokenizer_revision, configured=False)
     if isinstance(draft, dict) and draft.get("model") and not draft.get("draft_load_config"):
         arguments.speculative_config = {**draft, "model": local(draft["model"], draft.get("revision"))}
+
+
+def _fetched_before(source: str) -> str | None:
+    """Where the Hub must not be asked: what an earlier engine has fetched of a repository."""
+    if os.path.exists(source) or (is_remote(source) and not source.startswith(HUB)):
+        return None
+    directory = fetched_directory(source if source.startswith(HUB) else HUB + source, _cache())
+    if directory is None and source.startswith(HUB):
+        raise streamerd.NotFoundError(f"{source}: HF_HUB_OFFLINE is set, and no engine has read it through streamerd before")
+    return directory
+
+
+def _with_names_that_are_resolved_later(get_model_path: Any) -> Any:
+    """With HF_HUB_OFFLINE, vLLM looks for each model in its cache before it knows the load format."""
+
+    @functools.wraps(get_model_path)
+    def deferring(model: Any, revision: str | None = None) -> Any:
+        named = f"{model}@{revision}" if revision and "@" not in str(model) else str(model)
+        if named.startswith(HUB) or (not in_hub_cache(str(model), revision) and fetched_directory(HUB + named, _cache())):
+            return model
+        return get_model_path(model, revision)
+
+    return deferring
 
 
 def _places(model: nn.Module) -> list[tuple[torch.Tensor, int]]:
@@ -162,6 +224,7 @@ class _Loader(BaseModelLoader):
         self._own_seconds = 0.0
         self._tensors = 0
         self._bytes = 0
+        self._shared: Aliases | None = None
         # DefaultModelLoader checks the extra configuration against its own keys.
         super().__init__(dataclasses.replace(load_config, load_format="safetensors", model_loader_extra_config={}))
 
@@ -179,7 +242,7 @@ class _Loader(BaseModelLoader):
         except Exception as error:
             if not self.options.fallback:
                 raise
-            logger.warning("No memory of the daemon is counted: %s", error)
+            logger.warning("streamerd: No memory of the daemon is counted: %s", error)
             return 0
 
     def _published_name(self, vllm_config: VllmConfig) -> str | None:
@@ -215,6 +278,9 @@ class _Loader(BaseModelLoader):
 
     def _open(self, source: str, **more: Any) -> streamerd.Model[Any]:
         log = LoadLog(source, logger, self.options.timeout)
+        if is_offline() and source.startswith(HUB):
+            source = resident_model(source, self.options)
+            more["name"] = None
         return self.options.open(source, **{"device": self._device(), "progress": log, **more})
 
     def _main(self, model_config: ModelConfig) -> Options:
@@ -225,6 +291,9 @@ class _Loader(BaseModelLoader):
         own = speculative.draft_load_config if speculative is not None else None
         if own is not None and own.model_loader_extra_config == self._configured:
             return self.options
+        return self._unnamed()
+
+    def _unnamed(self) -> Options:
         return dataclasses.replace(self.options, name=None, digest=None)
 
     def _source(self, model_config: ModelConfig) -> str:
@@ -241,18 +310,28 @@ class _Loader(BaseModelLoader):
         before = _places(model)
         try:
             self._load(model, model_config)
+        except MissingWeights:
+            raise  # the engine's own loader would not find them either
         except Exception as error:
             if not self._falls_back(model_config):
                 raise
             if _is_changed(model, before):
-                logger.error("No fallback: parameters of the model were replaced already")
+                logger.error("streamerd: No fallback: parameters of the model were replaced already")
                 raise
+            self._shared = None
             self._logged_fallback(error).load_weights(model, self._as_named(model_config))
             return
+        own = self._own_seconds
         logger.info(
-            "streamerd: %d tensors, %.2f GiB in %.3f seconds, of which the engine's own copies take all but %.1f ms",
-            self._tensors, self._bytes / 2**30, time.perf_counter() - began, self._own_seconds * 1e3,
+            "streamerd: %d tensors, %s: %.3f s waiting for the daemon, %.3f s copying by vLLM",
+            self._tensors, size_text(self._bytes), own, time.perf_counter() - began - own,
         )  # fmt: skip
+
+    def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
+        model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        if self._shared is not None:
+            self._shared.report()
+        return model
 
     def _falls_back(self, model_config: ModelConfig) -> bool:
         """Whether the engine's own loader may replace this one: it does not read from stores."""
@@ -263,7 +342,7 @@ class _Loader(BaseModelLoader):
 
     def _logged_fallback(self, error: Exception) -> BaseModelLoader:
         loader = self._fallback_loader()
-        logger.warning("Falling back to load format %s: %s", loader.load_config.load_format, error)
+        logger.warning("streamerd: Falling back to load format %s: %s", loader.load_config.load_format, error)
         return loader
 
     def _as_named(self, model_config: ModelConfig) -> ModelConfig:
@@ -302,13 +381,12 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         super().__init__(load_config)
         if self.options.pattern is not None:
             raise ValueError("model_loader_extra_config: pattern belongs to load format streamerd_sharded")
-        self._primary: str | None = None
-        self._resident: streamerd.Model[Any] | None = None
-        self._shared: Aliases | None = None
+        self._loads = False  # the first time, and not again
         self.counter_before_loading_weights = 0.0
 
     def _residents(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
-        yield self._open_primary(model_config)
+        with ExitStack() as stack:
+            yield from self._opened(stack, self._primary(model_config), self._main(model_config))
 
     def _published_name(self, vllm_config: VllmConfig) -> str | None:
         if not self._publishes():
@@ -323,62 +401,132 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
             return False
         missing = lacks(PUBLISH)
         if missing is not None:
-            logger.warning("publish: loading as without: this vLLM has no %s", missing)
+            logger.warning("streamerd: publish: loading as without: this vLLM has no %s", missing)
         return missing is None
 
-    def _open_primary(self, model_config: ModelConfig) -> streamerd.Model[Any]:
-        source = self._source(model_config)
-        options = self._main(model_config)
-        return self._open(source, name=options.name, digest=options.digest)
-
-    def _fallback_loader(self) -> BaseModelLoader:
+    def _fallback_loader(self) -> DefaultModelLoader:
         return DefaultModelLoader(
             dataclasses.replace(self.load_config, load_format="auto", model_loader_extra_config={})
         )
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
-        load: Callable[[], nn.Module] = functools.partial(
-            super().load_model, vllm_config=vllm_config, model_config=model_config, prefix=prefix
-        )
         if not self._publishes():
-            return load()
+            return super().load_model(vllm_config, model_config, prefix)
         from streamerd import vllm_publish
 
-        source = self._source(model_config)
-        model: nn.Module = vllm_publish.load(self.options, logger, vllm_config, model_config, prefix, source, load)
+        load: Callable[[], nn.Module] = functools.partial(
+            BaseModelLoader.load_model, self, vllm_config=vllm_config, model_config=model_config, prefix=prefix
+        )
+        try:
+            sources = self._sources(self._primary(model_config))
+        except streamerd.Error:
+            sources = [self._source(model_config)]  # load() reports it, or the engine's own loader
+        model: nn.Module = vllm_publish.load(self.options, logger, vllm_config, model_config, prefix, sources, load)
+        if self._shared is not None:
+            self._shared.report(published=True)
         return model
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
         if model_config.quantization == "torchao":
             raise RuntimeError("load format streamerd does not support torchao checkpoints: use load format auto")
-        self._primary = model_config.model
-        began = time.perf_counter()
-        with self._open_primary(model_config) as self._resident:
-            self._own_seconds += time.perf_counter() - began
-            self._shared = self._aliases(model, model_config)
-            with self._shared or nullcontext():
+        loaded = Loaded(model, model_config)
+        self._shared = self._aliases(model, model_config)
+        self._loads = True
+        try:
+            with self._shared or nullcontext(), loaded:
                 DefaultModelLoader.load_weights(self, model, model_config)
-        if self._shared is not None:
-            self._shared.report()
+        finally:
+            self._loads = False
+        loaded.require_all(logger)
+        _loaded_from[model] = model_config.model
+
+    def begin(self, model_config: ModelConfig) -> None:
+        """Begins to load into host memory, which every process of the engine uses."""
+        if self.options.device is None and self.options.alias is True and current_platform.is_cuda_alike():
+            return
+        sources = self._sources(self._primary(model_config))
+        if is_offline() and sources[0].startswith(HUB):
+            return
+        for source, name in self._named(sources, self.options):
+            self.options.begin(source, name=name)
+
+    # ---- parts of a model ----
+
+    def _primary(self, model_config: ModelConfig, model: nn.Module | None = None) -> DefaultModelLoader.Source:
+        return DefaultModelLoader.Source(
+            model_config.model_weights or model_config.model,
+            model_config.revision,
+            fall_back_to_pt=getattr(model, "fall_back_to_pt_during_load", True),
+            allow_patterns_overrides=getattr(model, "allow_patterns_overrides", None),
+        )
+
+    def get_all_weights(
+        self, model_config: ModelConfig, model: nn.Module
+    ) -> Generator[tuple[str, torch.Tensor], None, None]:
+        """The weights of all parts. `name` and `digest` apply to the model that the engine was started with.
+
+        A reload asks for them once the model runs: what can fail does so before the engine has changed anything.
+        """
+        began = time.perf_counter()
+        configured = _loaded_from.get(model, model_config.model) == model_config.model
+        options = self._main(model_config) if configured else self._unnamed()
+        primary = self._primary(model_config, model)
+        with ExitStack() as stack:
+            residents = self._opened(stack, primary, options)
+            if not self._loads:
+                for resident in residents:
+                    resident.wait()
+            self._own_seconds += time.perf_counter() - began
+            return self._parts(stack.pop_all(), residents, primary, model)
+
+    def _parts(
+        self, stack: ExitStack, residents: list[streamerd.Model[Any]], primary: DefaultModelLoader.Source, model: nn.Module
+    ) -> Generator[tuple[str, torch.Tensor], None, None]:
+        if self.counter_before_loading_weights == 0.0:
+            self.counter_before_loading_weights = time.perf_counter()
+        with stack:
+            yield from self._views(residents, primary.prefix)
+        for source in getattr(model, "secondary_weights", ()):
+            yield from self._get_weights_iterator(source)
 
     def _get_weights_iterator(
         self, source: DefaultModelLoader.Source
     ) -> Generator[tuple[str, torch.Tensor], None, None]:
-        if self.counter_before_loading_weights == 0.0:
-            self.counter_before_loading_weights = time.perf_counter()
-        if source.allow_patterns_overrides is not None:
-            raise RuntimeError(
-                f"the files of this model are chosen by name ({', '.join(source.allow_patterns_overrides)}), which load "
-                "format streamerd does not support: use load format auto"
-            )
-        if source.model_or_path == self._primary and source.subfolder is None:
-            assert self._resident is not None
-            yield from self._views(self._resident, source.prefix)
-        else:  # a part of the model that is stored elsewhere; digest and name apply to the main part
-            with self._open(self._secondary(source), name=None, digest=None) as resident:
-                yield from self._views(resident, source.prefix)
+        """The weights of a part that is stored elsewhere."""
+        with ExitStack() as stack:
+            yield from self._views(self._opened(stack, source, self._unnamed()), source.prefix)
 
-    def _secondary(self, source: DefaultModelLoader.Source) -> str:
+    def _opened(
+        self, stack: ExitStack, source: DefaultModelLoader.Source, options: Options
+    ) -> list[streamerd.Model[Any]]:
+        """Opens the models of the daemon that a part consists of; all are loaded at once."""
+        sources = self._sources(source)
+        if len(sources) > 1 and options.digest is not None:
+            raise ValueError(f"digest: {sources[0]} and {len(sources) - 1} others are models of their own")
+        return [
+            stack.enter_context(self._open(s, name=name, digest=options.digest)) for s, name in self._named(sources, options)
+        ]
+
+    def _named(self, sources: list[str], options: Options) -> list[tuple[str, str | None]]:
+        """The sources with their models' names."""
+        parts = len(sources) > 1 and options.name is not None
+        return [(s, part_name(options.name or "", s) if parts else options.name) for s in sources]
+
+    def _sources(self, source: DefaultModelLoader.Source) -> list[str]:
+        """What the daemon reads of a part: the files that vLLM's own loader would read."""
+        where = self._place(source)
+        if is_offline() and where.startswith(HUB):
+            return [where]
+        own = self._fallback_loader()
+
+        def choose(folder: str) -> list[str]:
+            patterns = source.allow_patterns_overrides
+            files: list[str] = own._prepare_weights(folder, None, None, source.fall_back_to_pt, patterns)[1]
+            return files
+
+        return sources_of_weights(where, choose, self.options)
+
+    def _place(self, source: DefaultModelLoader.Source) -> str:
         path = source_of(source.model_or_path, _cache())
         path = locate(path, source.revision, self.load_config.download_dir)
         if source.subfolder is None:
@@ -390,13 +538,15 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
             )
         return os.path.join(path, source.subfolder)
 
-    def _views(self, resident: streamerd.Model[Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-        if self._shared is not None:
-            self._shared.renew()
-        for name, tensor in self._feed(resident):
-            if self._shared is not None:
-                self._shared.offer(tensor)
-            yield prefix + name, tensor
+    def _views(self, residents: list[streamerd.Model[Any]], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        shared = self._shared if self._loads else None
+        for resident in residents:
+            if shared is not None:
+                shared.renew()
+            for name, tensor in self._feed(resident):
+                if shared is not None:
+                    shared.offer(tensor)
+                yield prefix + name, tensor
 
 
 class StreamerdShardedLoader(_Loader):
@@ -424,9 +574,8 @@ class StreamerdShardedLoader(_Loader):
         if options.digest is not None:
             raise ValueError("digest: each file of a saved state has its own; use load format streamerd")
         for i, file in enumerate(self._files(source)):
-            stem = os.path.basename(file).removesuffix(".safetensors")
             try:
-                yield self._open(file, name=f"{options.name}/{stem}" if options.name else None)
+                yield self._open(file, name=part_name(options.name, file) if options.name else None)
             except streamerd.NotFoundError:
                 if i == 0 or not is_remote(source):
                     raise
@@ -448,7 +597,7 @@ class StreamerdShardedLoader(_Loader):
         return files
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
-        aliases = self._aliases(model, model_config)
+        aliases = self._shared = self._aliases(model, model_config)
         missing = ShardedStateLoader._filter_subtensors(model.state_dict())
         parameters = dict(model.named_parameters(remove_duplicate=False))
         began = time.perf_counter()
@@ -468,9 +617,7 @@ class StreamerdShardedLoader(_Loader):
             began = time.perf_counter()
         _fill_untied_embedding(model, model_config, missing)
         if missing:
-            raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
-        if aliases is not None:
-            aliases.report()
+            raise MissingWeights(f"the checkpoint lacks {', '.join(sorted(missing))}")
 
 
 # ---- copying ----

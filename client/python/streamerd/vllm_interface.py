@@ -24,6 +24,7 @@ COMMON: tuple[Use, ...] = (
     ("vllm.config:get_current_vllm_config", ()),
     ("vllm.config.load:LoadConfig", ("load_format", "download_dir", "model_loader_extra_config")),
     ("vllm.engine.arg_utils:EngineArgs.create_engine_config", ()),
+    ("vllm.engine.arg_utils:get_model_path", ("model", "revision")),
     (
         "vllm.engine.arg_utils:EngineArgs",
         ("model", "tokenizer", "revision", "tokenizer_revision", "download_dir", "load_format", "served_model_name",
@@ -43,6 +44,7 @@ COMMON: tuple[Use, ...] = (
     (f"{_LINEAR}:RowParallelLinear.weight_loader", ("param", "loaded_weight")),
     (f"{_LINEAR}:RowParallelLinear.weight_loader_v2", ()),
     (f"{_LINEAR}:UnquantizedLinearMethod", ()),
+    ("vllm.model_executor.layers.quantization.kv_cache:BaseKVCacheMethod", ()),
     (f"{_EMBEDDING}:ParallelLMHead", ()),
     (f"{_EMBEDDING}:UnquantizedEmbeddingMethod", ()),
     (f"{_EMBEDDING}:VocabParallelEmbedding.weight_loader", ("param", "loaded_weight")),
@@ -51,10 +53,15 @@ COMMON: tuple[Use, ...] = (
 # The engine's own loading code, which the loader feeds.
 DEFAULT: tuple[Use, ...] = (
     (f"{_LOADER}.default_loader:DefaultModelLoader.load_weights", ("model", "model_config")),
+    (f"{_LOADER}.default_loader:DefaultModelLoader.get_all_weights", ("model_config", "model")),
+    (
+        f"{_LOADER}.default_loader:DefaultModelLoader._prepare_weights",
+        ("model_name_or_path", "subfolder", "revision", "fall_back_to_pt", "allow_patterns_overrides"),
+    ),
     (f"{_LOADER}.default_loader:DefaultModelLoader._get_weights_iterator", ("source",)),
     (
         f"{_LOADER}.default_loader:DefaultModelLoader.Source",
-        ("model_or_path", "revision", "subfolder", "prefix", "allow_patterns_overrides"),
+        ("model_or_path", "revision", "subfolder", "prefix", "fall_back_to_pt", "allow_patterns_overrides"),
     ),
 )
 
@@ -73,6 +80,8 @@ PUBLISH: tuple[Use, ...] = (
     ("vllm.model_executor.layers.rotary_embedding:_ROPE_DICT", ()),
     ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm", ("layer", "remove_weight")),
     (f"{_LOADER}.base_loader:BaseModelLoader.load_model", ("vllm_config", "model_config", "prefix")),
+    (f"{_LOADER}.reload.layerwise:get_layerwise_info", ("layer",)),
+    (f"{_LOADER}.reload.types:LayerReloadingInfo", ("restore_device",)),
     (f"{_LOADER}.utils:initialize_model", ("vllm_config", "prefix", "model_config")),
     (f"{_LOADER}.utils:process_weights_after_loading", ("model", "model_config", "target_device")),
     ("vllm.model_executor.utils:weights_already_processed", ()),

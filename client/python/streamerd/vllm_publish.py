@@ -34,6 +34,7 @@ from vllm import envs
 from vllm.config import ModelConfig, VllmConfig
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers import utils as layer_utils
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
 from vllm.model_executor.utils import weights_already_processed
 from vllm.platforms import current_platform
@@ -60,6 +61,7 @@ KNOWN = (
 )
 
 _MARK = "streamerd_publish"  # in additional_config, which the key of the compile cache covers
+_KEEPS = "_streamerd_keeps_weight"  # of a layer; its value is for packing it after all
 _SCALARS = "scalars"
 # Each engine has its own copy of what is this small: scales, which vLLM writes to, and which may be mapped for reading.
 _SMALL = 4096
@@ -128,11 +130,22 @@ def mark(options: Options, config: VllmConfig) -> None:
     config.additional_config = {**config.additional_config, _MARK: True}
 
 
+def unmark(config: VllmConfig) -> None:
+    """For an engine that shares nothing: its layers are packed, as without `publish`."""
+    config.additional_config = {name: value for name, value in config.additional_config.items() if name != _MARK}
+
+
 def require_marked(config: VllmConfig) -> None:
     if not isinstance(config.additional_config, dict):
         raise NotPublishable("additional_config is no dictionary")
     if _MARK not in config.additional_config:
         raise NotPublishable("the engine's configuration was not made by EngineArgs.create_engine_config()")
+
+
+def require_one(sources: list[str]) -> None:
+    """Raises NotPublishable for weights that several models of the daemon have: a published model has one base."""
+    if len(sources) > 1:
+        raise NotPublishable(f"the weights are {len(sources)} models of the daemon: {sources[0]} and others")
 
 
 def require_declared(model: nn.Module) -> None:
@@ -159,6 +172,12 @@ def _isa() -> str:
     return f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
+def _depends_on_length(hf_config: Any) -> bool:
+    """Whether tables are made for the length that is served; others are made for the longest that the model has."""
+    ropes = (getattr(hf_config, name, None) for name in ("rope_parameters", "rope_scaling"))
+    return any("longrope" in json.dumps(rope, default=str) for rope in ropes)
+
+
 def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
     """All that the finished tensors depend on besides the files of the base. To be taken before the model is built."""
     from vllm.distributed import get_tensor_model_parallel_rank
@@ -183,7 +202,7 @@ def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
         "ep": str(parallel.enable_expert_parallel),
         "draft": str(model_config.runner == "draft"),
         "lora": str(config.lora_config is not None),
-        "max_model_len": str(model_config.max_model_len),
+        "max_model_len": str(model_config.max_model_len) if _depends_on_length(model_config.hf_config) else "any",
     }
     for name in sorted(envs.compile_factors()):
         if name in os.environ and name not in _NOT_IN_KEY:
@@ -293,23 +312,57 @@ def undone_on_failure(config: VllmConfig) -> Iterator[None]:
         raise
 
 
-def _keep_weights(layer: Any, remove_weight: bool) -> None:
-    layer.cpu_linear = torch.nn.functional.linear
+# ---- layers that are not packed ----
+
+
+class _Dispatch:
+    """In place of vLLM's function that packs a linear layer's weights on a CPU.
+
+    A layer that was processed while `keeps` was set keeps its weights, also when it is processed again (reload_weights).
+    """
+
+    def __init__(self, pack: Callable[[Any, bool], None]) -> None:
+        self.pack = pack
+        self.keeps = False
+
+    def __call__(self, layer: Any, remove_weight: bool) -> None:
+        if self.keeps:
+            setattr(layer, _KEEPS, remove_weight)
+        if hasattr(layer, _KEEPS):
+            layer.cpu_linear = torch.nn.functional.linear
+        else:
+            self.pack(layer, remove_weight)
+
+
+def _dispatch() -> _Dispatch:
+    dispatch = layer_utils.dispatch_cpu_unquantized_gemm
+    if not isinstance(dispatch, _Dispatch):
+        dispatch = layer_utils.dispatch_cpu_unquantized_gemm = _Dispatch(dispatch)
+    return dispatch
 
 
 def unpacked() -> AbstractContextManager[None]:
-    """While it is entered, post-processing on a CPU leaves linear weights as they are."""
+    """While it is entered, post-processing on a CPU leaves linear weights as they are, for good."""
     return _unpacked() if current_platform.is_cpu() else nullcontext()
 
 
 @contextmanager
 def _unpacked() -> Iterator[None]:
-    pack = layer_utils.dispatch_cpu_unquantized_gemm
-    layer_utils.dispatch_cpu_unquantized_gemm = _keep_weights
+    dispatch = _dispatch()
+    dispatch.keeps = True
     try:
         yield
     finally:
-        layer_utils.dispatch_cpu_unquantized_gemm = pack
+        dispatch.keeps = False
+
+
+def pack(model: nn.Module) -> None:
+    """Packs the layers of a model that is not shared after all."""
+    for layer in model.modules():
+        if hasattr(layer, _KEEPS):
+            remove_weight = getattr(layer, _KEEPS)
+            delattr(layer, _KEEPS)
+            _dispatch().pack(layer, remove_weight)
 
 
 # ---- loading ----
@@ -321,7 +374,7 @@ def load(
     config: VllmConfig,
     model_config: ModelConfig,
     prefix: str,
-    source: str,
+    sources: list[str],
     load_as_usual: Callable[[], nn.Module],
 ) -> nn.Module:
     """Loads a model that is configured to be published. Where that is not possible, one line of the log says why."""
@@ -330,19 +383,22 @@ def load(
     try:
         require_known(config, model_config)
         require_marked(config)
+        require_one(sources)
     except NotPublishable as reason:
-        logger.warning("publish: loading as without: %s", reason)
+        logger.warning("streamerd: publish: loading as without: %s", reason)
+        if isinstance(config.additional_config, dict):
+            unmark(config)
         return load_as_usual()
-    with unpacked():
-        try:
-            sharing = Sharing(options, logger, config, model_config, prefix, source)
+    try:
+        with unpacked():
+            sharing = Sharing(options, logger, config, model_config, prefix, sources[0])
             model = sharing.attach_or_claim()
-        except Exception as error:
-            logger.warning("publish: loading from the files: %s", _line(error))
-            logger.debug("publish: attaching failed", exc_info=True)
-        else:
-            return model if model is not None else sharing.load_and_publish(load_as_usual)
+    except Exception as error:
+        logger.warning("streamerd: publish: loading from the files: %s", _line(error))
+        logger.debug("streamerd: publish: attaching failed", exc_info=True)
+        unmark(config)
         return load_as_usual()
+    return model if model is not None else sharing.load_and_publish(load_as_usual)
 
 
 def _line(error: Exception) -> str:
@@ -401,7 +457,7 @@ class Sharing:
         found = self.search(claim=True)
         if found.publication is not None:
             if found.state != "absent":
-                self._logger.info("publish: %s; it is replaced", found.explain(self.name))
+                self._logger.info("streamerd: publish: %s; it is replaced", found.explain(self.name))
             self._publication = found.publication
             return None
         if found.state != "hit":
@@ -414,7 +470,8 @@ class Sharing:
         publication, self._publication = self._publication, None
         assert publication is not None
         try:
-            model = load_as_usual()
+            with unpacked():
+                model = load_as_usual()
         except BaseException:
             publication.abort()
             raise
@@ -426,11 +483,13 @@ class Sharing:
                     item.flags |= CLONE
             _publish.publish_items(publication, items, {_SCALARS: json.dumps(scalars_of(model))})
         except Exception as error:
-            self._logger.warning("publish: %s was not published: %s", self.name, _line(error))
-            self._logger.debug("publish: publishing failed", exc_info=True)
+            self._logger.warning("streamerd: publish: %s was not published: %s", self.name, _line(error))
+            self._logger.debug("streamerd: publish: publishing failed", exc_info=True)
             publication.abort()
+            pack(model)
+            unmark(self._config)
         else:
-            self._logger.info("publish: published %s: %d tensors", self.name, len(items))
+            self._logger.info("streamerd: publish: published %s: %d tensors", self.name, len(items))
         return model
 
     def _attach(self, generation: int) -> nn.Module:
@@ -450,10 +509,12 @@ class Sharing:
             _publish.install(_publish.parts_of(model), items, entries, storages)
             with weights_already_processed():
                 process_weights_after_loading(model, self._model_config, target)
+        for layer in model.modules():  # vLLM recorded the default device of the moment
+            get_layerwise_info(layer).restore_device = target
         model.eval()
         self._require_equal(model, json.loads(attributes[_SCALARS]))
         self._logger.info(
-            "publish: attached to %s, generation %d: %d tensors, nothing was read or copied",
+            "streamerd: publish: attached to %s, generation %d: %d tensors, nothing was read or copied",
             self.name, generation, len(entries),
         )  # fmt: skip
         return model
@@ -464,4 +525,7 @@ class Sharing:
             raise NotPublishable(f"{self.name} lacks {', '.join(left[:5])}")
         differs = differences(published, scalars_of(model))
         if differs:
-            raise NotPublishable(f"{self.name}: {len(differs)} attributes differ: {'; '.join(differs[:3])}")
+            raise NotPublishable(
+                f"{self.name}: {len(differs)} attributes differ: {'; '.join(differs[:3])}; give engines with these options "
+                "a `name` of their own"
+            )
