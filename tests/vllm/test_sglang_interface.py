@@ -42,6 +42,7 @@ def check(model: str, socket: str) -> None:
     import torch
     from sglang.srt.arg_groups.choices import LOAD_FORMAT_CHOICES
     from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader import loader as loaders
     from sglang.srt.model_loader.loader import get_model_loader
     from sglang.srt.plugins import HookRegistry
 
@@ -51,6 +52,13 @@ def check(model: str, socket: str) -> None:
     HookRegistry.apply_hooks()
     assert "streamerd" in LOAD_FORMAT_CHOICES
     assert LoadConfig(load_format="auto").load_format == "auto"
+
+    # What a server sets.
+    loaders.get_server_args = lambda: None
+    loaders.get_model = lambda: SimpleNamespace(
+        weight_loader_disable_mmap=False, weight_loader_prefetch_checkpoints=False, weight_loader_prefetch_num_threads=1,
+        weight_loader_drop_cache_after_load=False,
+    )  # fmt: skip
 
     def weights(load_format: str, folder: Path, hf_config: Any, **more: Any) -> dict[str, list[float]]:
         extra = {"socket": socket} if load_format == "streamerd" else {"enable_multithread_load": False}

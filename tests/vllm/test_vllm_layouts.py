@@ -62,7 +62,7 @@ def test_the_files_of_a_store_are_chosen_as_those_of_a_folder(tmp_path, monkeypa
         from vllm.config.load import LoadConfig
         from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-        return DefaultModelLoader(LoadConfig())._prepare_weights(place, None, None, True, None)[1]
+        return sorted(DefaultModelLoader(LoadConfig())._prepare_weights(place, None, None, True, None)[1])
 
     def fetch(source: str, name: str, **_: Any) -> bytes:
         assert name.endswith(".index.json")

@@ -43,7 +43,7 @@ _WEIGHTS = (SUFFIX, ".bin", ".pt")
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 
-# Of a folder, the files that the engine's own loader would read.
+# Of a folder, the files that the engine's own loader would read, in its order: of a tensor in two, the last counts.
 Choose = Callable[[str], Iterable[str]]
 
 
@@ -104,10 +104,14 @@ def _directory(source: str, cache: str) -> Path:
     return Path(cache) / f"{words}-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-def fetched_directory(source: str, cache: str) -> str | None:
-    """The directory that an earlier engine's fetch_engine_files() has made; None if there is none."""
-    directory = _directory(source, cache)
-    return str(directory) if (directory / SOURCE_FILE).is_file() else None
+def fetched_repository(model: str, revision: str | None, cache: str) -> str | None:
+    """The directory that an earlier engine's fetch_engine_files() has made of org/name, or hf://org/name; None if there
+    is none."""
+    name = model.removeprefix(HUB)
+    if not _HUB_ID.fullmatch(name.partition("@")[0]):
+        return None
+    directory = _directory(f"{HUB}{name}@{revision}" if revision and "@" not in name else HUB + name, cache)
+    return str(directory) if os.path.isfile(directory / SOURCE_FILE) else None
 
 
 def fetch_engine_files(source: str, cache: str, options: Options, configured: bool = True) -> str:
@@ -205,17 +209,17 @@ def _make_placeholders(source: str, folder: str, options: Options) -> None:
 def _sources(source: str, folder: str, choose: Choose) -> list[str]:
     try:
         files = list(choose(folder))
-    except (OSError, RuntimeError, ValueError, KeyError):
+    except (OSError, RuntimeError, json.JSONDecodeError, UnicodeDecodeError, KeyError):
         return [source]
-    names = {os.path.relpath(file, folder) for file in files}
+    names = [os.path.relpath(file, folder) for file in files]
     if not any(name.endswith(SUFFIX) for name in names):
         raise streamerd.NotFoundError(
             f"{source}: there are no safetensors files; {min(names, default='nothing')} would have to be converted "
             "(transformers: from_pretrained(), then save_pretrained())"
         )
     alone = _read_alone(Path(folder))
-    whole = bool(alone) and alone <= names
-    rest = sorted(names - alone if whole else names, key=_natural)
+    whole = bool(alone) and alone <= set(names)
+    rest = [name for name in names if not (whole and name in alone)]
     return [source] * whole + [f"{source.rstrip('/')}/{name}" for name in rest]
 
 
@@ -231,6 +235,6 @@ def _read_alone(folder: Path) -> set[str]:
     return names if len(names) == 1 and not any(folder.glob("*.index.json")) else set()
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
+def natural(name: str) -> list[tuple[bool, int, str]]:
     """A key by which part 10 comes after part 9, as engines sort files."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

@@ -58,12 +58,13 @@ from streamerd.engine_options import AUTO, LoadLog, Options
 from streamerd.engine_sources import (
     HUB,
     fetch_engine_files,
-    fetched_directory,
+    fetched_repository,
     in_hub_cache,
     is_file,
     is_offline,
     is_remote,
     locate,
+    natural,
     part_name,
     resident_model,
     source_of,
@@ -144,8 +145,12 @@ def _fetch_remote(arguments: EngineArgs, options: Options) -> None:
 
     def local(model: str, revision: str | None, configured: bool = True) -> str:
         source = locate(model, revision, arguments.download_dir)
-        if is_offline() and (kept := _fetched_before(source)) is not None:
+        if is_offline() and not os.path.exists(source) and (kept := fetched_repository(source, None, _cache())):
             return kept
+        if is_offline() and source.startswith(HUB):
+            raise streamerd.NotFoundError(
+                f"{source}: HF_HUB_OFFLINE is set, and no engine has read it through streamerd before"
+            )
         if not is_remote(source) and not is_file(source):
             # The engine itself looks for the configuration in the Hugging Face cache only.
             downloaded = arguments.download_dir is not None and source.startswith(os.path.abspath(arguments.download_dir))
@@ -166,25 +171,14 @@ def _fetch_remote(arguments: EngineArgs, options: Options) -> None:
         arguments.speculative_config = {**draft, "model": local(draft["model"], draft.get("revision"))}
 
 
-def _fetched_before(source: str) -> str | None:
-    """Where the Hub must not be asked: what an earlier engine has fetched of a repository."""
-    if os.path.exists(source) or (is_remote(source) and not source.startswith(HUB)):
-        return None
-    directory = fetched_directory(source if source.startswith(HUB) else HUB + source, _cache())
-    if directory is None and source.startswith(HUB):
-        raise streamerd.NotFoundError(f"{source}: HF_HUB_OFFLINE is set, and no engine has read it through streamerd before")
-    return directory
-
-
 def _with_names_that_are_resolved_later(get_model_path: Any) -> Any:
     """With HF_HUB_OFFLINE, vLLM looks for each model in its cache before it knows the load format."""
 
     @functools.wraps(get_model_path)
     def deferring(model: Any, revision: str | None = None) -> Any:
-        named = f"{model}@{revision}" if revision and "@" not in str(model) else str(model)
-        if named.startswith(HUB) or (not in_hub_cache(str(model), revision) and fetched_directory(HUB + named, _cache())):
-            return model
-        return get_model_path(model, revision)
+        name = str(model)
+        fetched = not in_hub_cache(name, revision) and fetched_repository(name, revision, _cache())
+        return model if fetched or name.startswith(HUB) else get_model_path(model, revision)
 
     return deferring
 
@@ -522,7 +516,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         def choose(folder: str) -> list[str]:
             patterns = source.allow_patterns_overrides
             files: list[str] = own._prepare_weights(folder, None, None, source.fall_back_to_pt, patterns)[1]
-            return files
+            return sorted(files, key=natural)
 
         return sources_of_weights(where, choose, self.options)
 
