@@ -161,7 +161,7 @@ def test_a_resident_model_serves_where_the_hub_must_not_be_asked(hub, cloud, mod
         with pytest.raises(EngineError, match="hf://some/other: HF_HUB_OFFLINE is set, and no engine has read it"):
             engine.start("hf://some/other", "streamerd", extra)
         engine.call("stop")
-        cloud.ctl("unload", "some/llama")
+        cloud.ctl("unload", "some/llama")  # no engine that has ended holds it
         with pytest.raises(EngineError, match="HF_HUB_OFFLINE is set, and no resident model was loaded from it"):
             engine.start("some/llama", "streamerd", extra)
         engine.call("stop")

@@ -126,6 +126,15 @@ def test_another_configuration_is_another_key(engine, models, daemon, expected):
         assert ("kv_cache_dtype: published with 'auto', needed 'bfloat16'; it is replaced" in log) == (text == PUBLISHED)
 
 
+def test_engines_that_compile_and_engines_that_do_not_share_a_model(engine, models, daemon, expected):
+    folder = models / "compiled"
+    shutil.copytree(models / "checkpoint", folder)
+    for eager, text in ((True, PUBLISHED), (False, ATTACHED)):
+        tokens, log = run(engine, folder, daemon, enforce_eager=eager)
+        assert tokens == expected
+        assert text in log
+
+
 def test_engines_that_serve_other_lengths_share_a_model(engine, models, daemon, expected):
     folder = models / "lengths"
     shutil.copytree(models / "checkpoint", folder)

@@ -323,9 +323,13 @@ class _Loader(BaseModelLoader):
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
         model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
-        if self._shared is not None:
-            self._shared.report()
+        self._report_aliases()
         return model
+
+    def _report_aliases(self, published: bool = False) -> None:
+        shared, self._shared = self._shared, None  # it refers to parameters
+        if shared is not None:
+            shared.report(published)
 
     def _falls_back(self, model_config: ModelConfig) -> bool:
         """Whether the engine's own loader may replace this one: it does not read from stores."""
@@ -416,8 +420,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         except streamerd.Error:
             sources = [self._source(model_config)]  # load() reports it, or the engine's own loader
         model: nn.Module = vllm_publish.load(self.options, logger, vllm_config, model_config, prefix, sources, load)
-        if self._shared is not None:
-            self._shared.report(published=True)
+        self._report_aliases(published=True)
         return model
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:

@@ -68,7 +68,14 @@ _SMALL = 4096
 _OBJECTS = 2  # how deep the attributes of objects are compared
 
 # State of a process, not of a model: numbers of process groups, and a mark of transformers' own initialisation.
-_NOT_COMPARED = ("_is_hf_initialized",)
+_NOT_COMPARED = {"_is_hf_initialized"}
+
+# How the forward pass runs: compiled, eager, by which implementation of an operation. The tensors do not depend on it.
+_NOT_COMPARED |= {
+    "do_not_compile", "_forward_method", "use_aiter", "_dynamic_arg_dims", "was_aot_compile_fn_loaded_from_disk", "compiled",
+    "_compile_tag", "_compile_prefix", "_is_encoder", "layerwise_nvtx_tracing_enabled", "first_compile", "evaluate_guards",
+    "_compiled_callable", "_bytecode_hook_handle", "_compiled_bytecode",
+}  # fmt: skip
 _NOT_ENTERED = ("vllm.distributed.",)
 
 # Of a model's configuration: its place, and what is a field of the key.
@@ -230,7 +237,7 @@ def scalars_of(model: nn.Module) -> dict[str, str]:
     for path, module in model.named_modules(remove_duplicate=False):
         seen[f"{path}:"] = type(module).__qualname__
         for name, value in vars(module).items():
-            if name not in ("_parameters", "_buffers", "_modules", *_NOT_COMPARED):
+            if name not in ("_parameters", "_buffers", "_modules") and name not in _NOT_COMPARED:
                 _describe(f"{path}:{name}", value, seen, _OBJECTS)
     return seen
 
