@@ -87,6 +87,23 @@ def test_a_revision_is_read(online, hub, cloud, models, expected):
     assert any("v2" in path for path in hub.requests)
 
 
+def test_weights_of_a_revision_are_loaded_into_a_running_engine(online, hub, cloud, models, expected):
+    """A remote source needs no configuration then. One that does not exist leaves the engine as it is."""
+    folder = scaled(models / "scaled again", models / "checkpoint")
+    hub.add("some/llama", folder, "v3")
+    online.start("some/llama", "streamerd", {"socket": cloud.socket})
+    try:
+        assert online.call("tokens") == expected
+        with pytest.raises(EngineError, match="hf://some/llama@v9"):
+            online.call("reload", path="hf://some/llama@v9")
+        assert online.call("tokens") == expected
+        online.call("reload", path="hf://some/llama@v3")
+        changed = online.call("tokens")
+    finally:
+        online.call("stop")
+    assert changed == online.run(folder, "auto")[0]
+
+
 def test_a_revision_that_does_not_exist_is_named(online, cloud):
     with pytest.raises(EngineError, match="hf://some/llama@v9"):
         online.start("some/llama", "streamerd", {"socket": cloud.socket}, revision="v9")

