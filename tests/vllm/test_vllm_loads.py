@@ -24,6 +24,13 @@ def test_a_checkpoint_gives_the_tokens_of_format_auto(engine, models, daemon, ex
     assert "39 tensors" in log
 
 
+def test_a_file_with_its_configuration_beside_it_is_a_model(engine, models, daemon, expected):
+    file = models / "checkpoint" / "model.safetensors"
+    assert engine.run(file, "streamerd", {"socket": daemon.socket})[0] == expected
+    [model] = {m["generation"] for m in daemon.ctl("list")["models"] if m["source"].startswith(str(file.parent))}
+    assert model  # one copy, under the names of the folder and of the file
+
+
 def test_a_saved_state_gives_the_tokens_of_format_sharded_state(engine, models, daemon, expected):
     assert engine.run(models / "state", "sharded_state")[0] == expected
     assert engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket})[0] == expected

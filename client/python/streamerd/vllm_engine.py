@@ -323,13 +323,14 @@ class _Loader(BaseModelLoader):
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
         model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
-        self._report_aliases()
-        return model
+        return self._finished(model, model_config)
 
-    def _report_aliases(self, published: bool = False) -> None:
+    def _finished(self, model: nn.Module, model_config: ModelConfig, published: bool = False) -> nn.Module:
+        _loaded_from[model] = model_config.model
         shared, self._shared = self._shared, None  # it refers to parameters
         if shared is not None:
             shared.report(published)
+        return model
 
     def _falls_back(self, model_config: ModelConfig) -> bool:
         """Whether the engine's own loader may replace this one: it does not read from stores."""
@@ -420,8 +421,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         except streamerd.Error:
             sources = [self._source(model_config)]  # load() reports it, or the engine's own loader
         model: nn.Module = vllm_publish.load(self.options, logger, vllm_config, model_config, prefix, sources, load)
-        self._report_aliases(published=True)
-        return model
+        return self._finished(model, model_config, published=True)
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
         if model_config.quantization == "torchao":
@@ -435,7 +435,6 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         finally:
             self._loads = False
         loaded.require_all(logger)
-        _loaded_from[model] = model_config.model
 
     def begin(self, model_config: ModelConfig) -> None:
         """Begins to load into host memory, which every process of the engine uses."""
