@@ -238,6 +238,14 @@ static void check_pages(struct doctor *d)
         const json_t *ring = json_object_get(d->facts, "ring"), *device = doctor_device(d, "kind", "host");
         const char *kind = json_str(ring, "page_kind"), *host = device ? json_str(device, "page_kind") : kind;
         page_settings(d, settings, sizeof(settings));
+        const json_t *distrusted = json_object_get(device, "distrusted_pages");
+        for (size_t i = 0; i < json_array_size(distrusted); i++)
+                doctor_add(
+                        d, FINDING_FAIL, "pages",
+                        "set shmem_enabled to never or advise, restart the daemon, and report this with the kernel's "
+                        "version",
+                        "%s pages are not used: other processes did not see the bytes that were written (%s)",
+                        json_string_value(json_array_get(distrusted, i)), settings);
         page_advice(d, json_u64(device, "budget") + json_u64(ring, "bytes"), advice, sizeof(advice));
         bool good = strcmp(host, "4k") != 0 && strcmp(kind, "4k") != 0;
         doctor_add(d, good ? FINDING_OK : FINDING_WARN, "pages", good ? NULL : advice, "segments %s, ring %s%s%s (%s)",

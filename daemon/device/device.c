@@ -14,6 +14,11 @@ const char *page_kind_name(enum page_kind kind)
         return names[kind];
 }
 
+bool device_trusts(const struct device *device, enum page_kind pages)
+{
+        return (__atomic_load_n(&device->distrusted, __ATOMIC_RELAXED) & 1u << pages) == 0;
+}
+
 uint64_t device_budget(const struct device *device)
 {
         return device->ceiling != 0 && device->ceiling < device->budget ? device->ceiling : device->budget;

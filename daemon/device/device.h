@@ -16,7 +16,7 @@
 
 struct device;
 
-enum page_kind { PAGES_HUGETLB, PAGES_THP, PAGES_4K, PAGES_DEVICE };
+enum page_kind { PAGES_HUGETLB, PAGES_THP, PAGES_4K, PAGES_DEVICE, PAGES_NONE };
 const char *page_kind_name(enum page_kind kind);
 
 struct segment {
@@ -96,9 +96,16 @@ struct device_ops {
                      void **event, struct error *error);
         /* The same, complete on return. */
         int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
+        /* Both or none (NULL: read() shows what clients see). Maps the segment anew, for reading, as a client does: a
+         * mapping that bytes were written through may show other bytes than all others do. On any worker. */
+        int (*view_open)(const struct segment *segment, const unsigned char **base, struct error *error);
+        void (*view_close)(const struct segment *segment, const unsigned char *base);
         /* On the device's thread: bytes that models can hold here in all, since other processes use the device too;
          * UINT64_MAX where that is not known. NULL: only models use it. */
         uint64_t (*ceiling)(struct device *device);
+        /* On the loop: bytes in memory of this kind of page were not those that were written. It is not used again.
+         * NULL: the device has one kind. */
+        void (*distrust)(struct device *device, enum page_kind pages, const char *why);
         /* Both or none (NULL), on the device's thread: pinned host memory for copies of the device, zeroed. */
         int (*host_alloc)(struct device *device, uint64_t size, void **base, struct error *error);
         void (*host_free)(struct device *device, void *base, uint64_t size);
@@ -125,6 +132,8 @@ struct device {
         int numa_node;             /* nearest; -1: unknown, or none */
         struct plan_layout layout; /* of tensors */
         enum page_kind pages;      /* what a new segment is expected to get */
+        unsigned distrusted;       /* atomic: a bit for each page kind that is not used, since its bytes were wrong */
+        uint64_t sample_interval;  /* a load reads one leaf of so many bytes back; 0: none */
         unsigned number;           /* among the daemon's devices */
         struct work_pool *thread;
         struct prefault *prefault; /* of the host; NULL: none is configured */
@@ -133,6 +142,8 @@ struct device {
         uint64_t quarantined;      /* of the used: models that were revoked from clients that still map them */
 };
 
+/* Whether memory of this kind is used; from any thread. */
+bool device_trusts(const struct device *device, enum page_kind pages);
 /* The budget, or what other processes leave of the device if that is less. */
 uint64_t device_budget(const struct device *device);
 uint64_t device_unused(const struct device *device);

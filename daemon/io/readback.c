@@ -28,8 +28,27 @@ int readback_init(struct readback *readback, struct reader *reader, struct devic
         return readback->to[0] != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory to read back");
 }
 
+static void close_view(struct readback *readback)
+{
+        if (readback->viewed != NULL)
+                readback->viewed->device->ops->view_close(readback->viewed, readback->view);
+        readback->viewed = NULL;
+}
+
+static int open_view(struct readback *readback, const struct segment *segment, struct error *error)
+{
+        if (readback->viewed == segment)
+                return 0;
+        close_view(readback);
+        int r = segment->device->ops->view_open(segment, &readback->view, error);
+        if (r == 0)
+                readback->viewed = segment;
+        return r;
+}
+
 void readback_deinit(struct readback *readback)
 {
+        close_view(readback);
         struct copier *copier = readback->copier;
         if (readback->event != NULL)
                 copier->ops->copied(copier, readback->event, true, NULL);
@@ -59,7 +78,7 @@ static int request_next(struct readback *readback, struct error *error)
                                        .bytes = left < READBACK_PIECE ? left : READBACK_PIECE,
                                        .to = run->to != NULL ? run->to + readback->requested : NULL};
         readback->requested += piece->bytes;
-        if (readback->copier == NULL || piece->segment->base != NULL)
+        if (readback->copier == NULL)
                 return 0;
         if (piece->to == NULL) {
                 piece->to = readback->to[readback->turn];
@@ -87,17 +106,18 @@ int readback_take(struct readback *readback, const unsigned char **data, uint64_
         readback->event = NULL;
         if (event != NULL) {
                 r = readback->copier->ops->copied(readback->copier, event, true, error);
-        } else if (segment->base == NULL) {
+        } else if (segment->device->ops->view_open == NULL) {
                 piece.to = piece.to != NULL ? piece.to : readback->to[0];
                 r = segment->device->ops->read(segment, piece.offset, piece.to, piece.bytes, error);
-        } else if (piece.to != NULL) {
-                memcpy(piece.to, segment->base + piece.offset, piece.bytes);
         } else {
-                piece.to = segment->base + piece.offset;
+                r = open_view(readback, segment, error);
         }
         if (r < 0)
                 return r;
-        *data = piece.to;
+        const unsigned char *viewed = readback->viewed == segment ? readback->view + piece.offset : NULL;
+        if (viewed != NULL && piece.to != NULL)
+                memcpy(piece.to, viewed, piece.bytes);
+        *data = piece.to != NULL ? piece.to : viewed;
         *len = piece.bytes;
         return request_next(readback, error);
 }

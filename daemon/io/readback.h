@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads back the resident bytes of one device piece by piece, one ahead of the piece that the caller examines. The
- * caller names runs of bytes; a piece is at most a leaf of one. Mapped memory is examined in place. A device with
- * copiers copies to the destination of the run, or else to two slots of the ring in turn. If the ring has no free
+ * caller names runs of bytes; a piece is at most a leaf of one. Memory that can be mapped is examined in place, through
+ * a mapping of its own: what is examined is what clients see, not what the daemon believes to have written. A device
+ * with copiers copies to the destination of the run, or else to two slots of the ring in turn. If the ring has no free
  * slots, or the device has no copiers, pieces are copied to a buffer and nothing is read ahead.
  */
 #pragma once
@@ -29,8 +30,10 @@ struct readback {
         void *context;
         struct readback_run run; /* its first `requested` bytes have become pieces */
         uint64_t requested;
-        struct readback_run piece; /* the next to be taken; bytes 0: none */
-        void *event;               /* of its copy; NULL: none is in flight */
+        struct readback_run piece;    /* the next to be taken; bytes 0: none */
+        void *event;                  /* of its copy; NULL: none is in flight */
+        const struct segment *viewed; /* NULL: none */
+        const unsigned char *view;    /* a map of it */
 };
 
 /* `reader`: whose ring lends slots; NULL: none does, and every run of a device that copies names the destination of its

@@ -233,8 +233,17 @@ static int fake_put(struct segment *segment, uint64_t offset, const void *from, 
 static int fake_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
 {
         require(offset <= segment->size && len <= segment->size - offset);
+        gate_pass(&fake_of(segment->device)->read);
         memcpy(to, fake_memory(segment) + offset, len);
+        for (uint64_t i = 0; load_relaxed(&fake_of(segment->device)->lies) && i < len; i++)
+                ((unsigned char *)to)[i] ^= 1;
         return 0;
+}
+
+static void fake_distrust(struct device *device, enum page_kind pages, const char *why)
+{
+        ck_assert_int_eq((int)pages, (int)PAGES_DEVICE);
+        fake_of(device)->distrusted++;
 }
 
 static uint64_t fake_ceiling(struct device *device)
@@ -255,6 +264,7 @@ static const struct device_ops fake_ops = {
         .prepare = fake_prepare,
         .put = fake_put,
         .read = fake_read,
+        .distrust = fake_distrust,
         .free = fake_free,
 };
 
@@ -270,7 +280,8 @@ void fake_device_share(struct fake_device *fake, uint64_t ceiling)
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden)
 {
         *fake = (struct fake_device){.hidden = hidden, .device = {.ops = &fake_ops, .budget = budget}};
-        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put, &fake->event, &fake->answer};
+        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put,
+                                &fake->read,  &fake->event,   &fake->answer};
         for (size_t i = 0; i < ARRAY_SIZE(gates); i++)
                 gate_init(gates[i], true);
         struct device *d = &fake->device;
@@ -278,6 +289,7 @@ void fake_device_init(struct fake_device *fake, const char *name, uint64_t budge
         snprintf(d->uuid, sizeof(d->uuid), "uuid-of-%s", name);
         d->handles = "fake";
         d->pages = PAGES_DEVICE;
+        d->sample_interval = 64 * MiB;
         d->layout = hidden ? (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB}
                            : (struct plan_layout){.page = 4096, .align = 1, .granularity = 2 * MiB};
         d->thread = work_pool_new(core_wake, "fake-device", 1, 1);

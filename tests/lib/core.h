@@ -87,7 +87,7 @@ void threads_await_asleep(const char *name, unsigned n);
  */
 struct fake_device {
         struct device device;
-        struct gate alloc, release, prepare, put, event, answer; /* of ceiling() */
+        struct gate alloc, release, prepare, put, read, event, answer; /* of ceiling() */
         bool hidden;            /* segments have no base: all bytes pass through put() */
         unsigned fail_alloc;    /* number, from 1, of the alloc() that fails; 0: none */
         unsigned fail_prepare;  /* the same for prepare(); atomic */
@@ -98,6 +98,8 @@ struct fake_device {
         unsigned copies;        /* copies copies started; atomic */
         unsigned allocs, freed; /* bytes of segments; atomic */
         unsigned prepares;      /* atomic */
+        bool lies;              /* read() changes each byte; atomic */
+        unsigned distrusted;    /* calls of distrust() */
         uint64_t ceiling;       /* atomic: bytes that other users leave, if shared */
         unsigned asked;         /* atomic: queries of the ceiling */
         unsigned char *memory[FAKE_SEGMENTS];

@@ -16,6 +16,11 @@
  * of it becomes copy-on-write, and the kernel kills a process that writes to a hugetlb page when the pool has no other.
  *
  * A memfd is never used for a second model: a client may have kept its map.
+ *
+ * Trust. Which pages the kernel makes, and whether it clears them later, depends on its version and settings. So the
+ * device does not assume that clients see what it has written: at start it fills a small segment of each kind and of
+ * lent memory, and compares what a new mapping shows (host_examine). A load compares samples before its model is
+ * ready (load/content/spot_check.h). A kind that fails is not used again (host_distrust).
  */
 #include "daemon/device/host/host_private.h"
 
@@ -31,6 +36,8 @@
 #include <sys/stat.h>
 
 #define UNMAP_SLICE (16 * MiB)
+#define EXAMINED_BYTES (2 * HOST_HUGE_PAGE)
+#define SAMPLE_INTERVAL (64 * MiB)
 #define POPULATE_SLICE (8 * MiB)
 
 struct host_device {
@@ -42,18 +49,24 @@ struct host_device {
         bool fallback_logged;      /* AUTO got something less than hugetlb */
         uint64_t huge;             /* atomic: bytes of segments of huge pages, touched or not */
         bool limited;              /* atomic: the control group limits huge pages, or may */
+        char shmem_enabled[16];    /* as it was at start; "": not known */
 };
 
 /* ---- release ---- */
 
 /* Unmaps in slices: munmap() holds the lock of the address space for 0.1 s per GiB of 4 KiB pages, and every thread
  * that needs heap memory waits for it, the loop too. */
+static void unmap_slices(unsigned char *base, uint64_t size)
+{
+        for (uint64_t done = 0, slice; base != NULL && done < size; done += slice) {
+                slice = size - done < UNMAP_SLICE ? size - done : UNMAP_SLICE;
+                munmap(base + done, slice);
+        }
+}
+
 static void unmap_segment(struct segment *segment)
 {
-        for (uint64_t done = 0, slice; segment->base != NULL && done < segment->size; done += slice) {
-                slice = segment->size - done < UNMAP_SLICE ? segment->size - done : UNMAP_SLICE;
-                munmap(segment->base + done, slice);
-        }
+        unmap_slices(segment->base, segment->size);
         segment->base = NULL;
 }
 
@@ -80,9 +93,19 @@ static void host_release(struct segment *segment)
 
 /* ---- pages ---- */
 
-static bool wants_thp(const struct host_device *host)
+/* Without those of the pool. */
+static enum page_kind shmem_pages(const struct host_device *host)
 {
-        return host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed);
+        bool thp = host->want == HOST_PAGES_THP ||
+                   (host->want == HOST_PAGES_AUTO && host->thp_allowed && device_trusts(&host->device, PAGES_THP));
+        return thp ? PAGES_THP : PAGES_4K;
+}
+
+/* Lent memory has pages of the pool only where they are configured. */
+static bool wants_hugetlb(const struct host_device *host, bool lent)
+{
+        return host->want == HOST_PAGES_HUGETLB ||
+               (host->want == HOST_PAGES_AUTO && !lent && device_trusts(&host->device, PAGES_HUGETLB));
 }
 
 /* Not by fallocate(), which lets one thread at a time make pages of a file of hugetlb. */
@@ -184,19 +207,30 @@ static int alloc_prefaulted(struct host_device *host, struct segment *segment)
         enum page_kind pages;
         uint64_t ready;
         int fd = prefault_take(host->device.prefault, segment->size, &ready, &pages);
-        if (fd < 0)
+        if (fd < 0 || !device_trusts(&host->device, pages)) {
+                close_p(&fd);
                 return -1;
+        }
         if (pages == PAGES_HUGETLB)
                 return map_consume_fd(host, fd, pages, ready, segment);
         return alloc_shmem_consume_fd(host, fd, pages, ready, segment, NULL);
 }
 
+static int distrust_error(enum page_kind pages, struct error *error)
+{
+        return error_set(error, STREAMER_EUNSUPPORTED,
+                         "host: %s pages are not used: their bytes were not those that were written",
+                         page_kind_name(pages));
+}
+
 static int alloc_fresh(struct host_device *host, struct segment *segment, struct error *error)
 {
         struct prefault *prefault = host->device.prefault;
-        enum page_kind pages = wants_thp(host) ? PAGES_THP : PAGES_4K;
+        enum page_kind pages = shmem_pages(host);
         int r;
-        if (host->want == HOST_PAGES_HUGETLB || (host->want == HOST_PAGES_AUTO && !segment->lent)) {
+        if (wants_hugetlb(host, segment->lent)) {
+                if (!device_trusts(&host->device, PAGES_HUGETLB))
+                        return distrust_error(PAGES_HUGETLB, error);
                 do
                         r = alloc_hugetlb(host, segment);
                 while (r < 0 && prefault_drop(prefault));
@@ -210,6 +244,8 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
                                            segment->size);
                 log_fallback(host, errno);
         }
+        if (!device_trusts(&host->device, pages))
+                return distrust_error(pages, error);
         do
                 r = alloc_shmem_consume_fd(host, host_memfd_new(pages), pages, 0, segment, error);
         while (r < 0 && prefault_drop(prefault));
@@ -385,6 +421,33 @@ uint64_t segment_small_bytes(const struct segment *segment)
         return segment->small_bytes != 0 ? segment->small_bytes : collapse_small_bytes(segment->collapse);
 }
 
+static int host_view_open(const struct segment *segment, const unsigned char **base, struct error *error)
+{
+        void *map = host_memfd_map(segment->fd, segment->size, PROT_READ);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: map of %" PRIu64 " bytes", segment->size);
+        *base = map;
+        return 0;
+}
+
+static void host_view_close(const struct segment *segment, const unsigned char *base)
+{
+        unmap_slices((unsigned char *)(uintptr_t)base, segment->size);
+}
+
+static void host_distrust(struct device *device, enum page_kind pages, const char *why)
+{
+        struct host_device *host = container_of(device, struct host_device, device);
+        if (!device_trusts(device, pages))
+                return;
+        __atomic_fetch_or(&device->distrusted, 1u << pages, __ATOMIC_RELAXED);
+        if (device->pages == pages)
+                device->pages = shmem_pages(host);
+        log_error("host: %s pages are not used any more: other processes do not see the bytes that were written "
+                  "(shmem_enabled %s): %s",
+                  page_kind_name(pages), host->shmem_enabled, why);
+}
+
 static void host_free(struct device *device)
 {
         prefault_free(device->prefault);
@@ -400,6 +463,9 @@ static const struct device_ops host_ops = {
         .adopt_consume_fd = host_adopt_consume_fd,
         .prepare = host_prepare,
         .put = host_put,
+        .view_open = host_view_open,
+        .view_close = host_view_close,
+        .distrust = host_distrust,
         .free = host_free,
 };
 
@@ -407,21 +473,102 @@ static const struct device_ops host_ops = {
 static enum page_kind expected_pages(struct host_device *host)
 {
         struct segment probe = {.device = &host->device, .fd = -1, .size = HOST_HUGE_PAGE};
-        bool hugetlb = host->want == HOST_PAGES_HUGETLB;
-        if (host->want == HOST_PAGES_AUTO && alloc_hugetlb(host, &probe) == 0) {
+        bool hugetlb = wants_hugetlb(host, false);
+        if (hugetlb && host->want == HOST_PAGES_AUTO) {
+                hugetlb = alloc_hugetlb(host, &probe) == 0;
                 free_pages(&probe);
-                hugetlb = true;
         }
-        return hugetlb ? PAGES_HUGETLB : wants_thp(host) ? PAGES_THP : PAGES_4K;
+        return hugetlb ? PAGES_HUGETLB : shmem_pages(host);
+}
+
+/* ---- what another mapping shows ---- */
+
+static void fill_pattern(uint64_t *words, uint64_t bytes)
+{
+        for (uint64_t i = 0; i < bytes / sizeof(*words); i++)
+                words[i] = (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* True also if it cannot be mapped now. */
+static bool shows_pattern(const struct segment *segment, const uint64_t *pattern)
+{
+        const unsigned char *view = NULL;
+        if (host_view_open(segment, &view, NULL) < 0)
+                return true;
+        bool same = memcmp(view, pattern, segment->size) == 0;
+        host_view_close(segment, view);
+        return same;
+}
+
+static int alloc_kind(struct host_device *host, enum page_kind pages, struct segment *segment)
+{
+        if (pages == PAGES_HUGETLB)
+                return alloc_hugetlb(host, segment);
+        return alloc_shmem_consume_fd(host, host_memfd_new(pages), pages, 0, segment, NULL);
+}
+
+/* As a load does it. False: another mapping shows other bytes. A machine that has no memory of this kind at the moment
+ * is no reason to distrust it. */
+static bool kind_works(struct host_device *host, enum page_kind pages, const uint64_t *pattern)
+{
+        struct segment segment = {.device = &host->device, .size = EXAMINED_BYTES, .fd = -1, .writing_fd = -1};
+        if (alloc_kind(host, pages, &segment) < 0)
+                return true;
+        bool works = host_put(&segment, 0, pattern, EXAMINED_BYTES, NULL) < 0 || shows_pattern(&segment, pattern);
+        free_pages(&segment);
+        return works;
+}
+
+/* As a publisher fills it. */
+static bool lent_works(struct host_device *host, const uint64_t *pattern, enum page_kind *pages)
+{
+        struct segment segment;
+        if (host_lend(&host->device, EXAMINED_BYTES, &segment, NULL) < 0)
+                return true;
+        *pages = segment.pages;
+        void *map = host_memfd_map(segment.writing_fd, EXAMINED_BYTES, PROT_READ | PROT_WRITE);
+        bool written = map != MAP_FAILED;
+        if (written) {
+                memcpy(map, pattern, EXAMINED_BYTES);
+                munmap(map, EXAMINED_BYTES);
+        }
+        bool works = !written || host_seal(&segment, NULL) < 0 || shows_pattern(&segment, pattern);
+        free_pages(&segment);
+        return works;
+}
+
+/* Compares what a new mapping shows of memory of each kind that may be used, and distrusts the kinds that fail.
+ * STREAMER_EUNSUPPORTED: none is left. */
+static int host_examine(struct host_device *host, struct error *error)
+{
+        bool all = host->want == HOST_PAGES_AUTO;
+        const bool used[] = {[PAGES_HUGETLB] = all || host->want == HOST_PAGES_HUGETLB,
+                             [PAGES_THP] = (all && host->thp_allowed) || host->want == HOST_PAGES_THP,
+                             [PAGES_4K] = all || host->want == HOST_PAGES_4K};
+        cleanup_free uint64_t *pattern = malloc(EXAMINED_BYTES);
+        enum page_kind lent;
+        if (pattern == NULL)
+                return error_set(error, STREAMER_ENOMEM, "host: no memory");
+        fill_pattern(pattern, EXAMINED_BYTES);
+        for (enum page_kind pages = PAGES_HUGETLB; pages <= PAGES_4K; pages++)
+                if (used[pages] && !kind_works(host, pages, pattern))
+                        host_distrust(&host->device, pages, "seen at start");
+        while (!lent_works(host, pattern, &lent))
+                host_distrust(&host->device, lent, "seen at start in memory that is lent");
+        for (enum page_kind pages = PAGES_HUGETLB; pages <= PAGES_4K; pages++)
+                if (used[pages] && device_trusts(&host->device, pages))
+                        return 0;
+        return error_set(error, STREAMER_EUNSUPPORTED,
+                         "host: no kind of page can be used: another mapping of shared memory does not show the bytes "
+                         "that were written (shmem_enabled %s)",
+                         host->shmem_enabled);
 }
 
 /* The daemon works without it if its thread cannot be started. */
 static void make_prefault(struct host_device *host, uint64_t bytes)
 {
         uint64_t budget = host->device.budget;
-        enum page_kind small = host->want == HOST_PAGES_HUGETLB ? PAGES_HUGETLB
-                               : wants_thp(host)                ? PAGES_THP
-                                                                : PAGES_4K;
+        enum page_kind small = host->want == HOST_PAGES_HUGETLB ? PAGES_HUGETLB : shmem_pages(host);
         bool modest = bytes == PREFAULT_AUTO, pool = host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB;
         const struct prefault_opts opts = {.most = modest ? budget : bytes,
                                            .budget = budget,
@@ -443,8 +590,9 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
         host->want = opts->pages;
         collapse_probe(&host->kernel, opts->collapse != NULL ? opts->collapse : &collapse_calls);
-        char chosen[16];
-        bool on_advice = sysfile_chosen(chosen, sizeof(chosen), "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
+        const char *chosen = host->shmem_enabled;
+        bool on_advice = sysfile_chosen(host->shmem_enabled, sizeof(host->shmem_enabled),
+                                        "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
                          strcmp(chosen, "never") != 0 && strcmp(chosen, "deny") != 0;
         host->thp_allowed = host->kernel.supported || on_advice;
         if (opts->pages == HOST_PAGES_THP && !host->thp_allowed)
@@ -461,6 +609,9 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
         d->layout = (struct plan_layout){.page = 4096, .align = 1, .granularity = HOST_HUGE_PAGE, .max_segment = 0};
         d->numa_node = -1;
         d->budget = opts->budget;
+        d->sample_interval = SAMPLE_INTERVAL;
+        if (host_examine(host, error) < 0)
+                return error->code;
         d->pages = expected_pages(host);
         d->thread = work_pool_new(wake, "device-host", 1, 1);
         if (d->thread == NULL)

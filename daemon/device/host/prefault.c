@@ -62,7 +62,7 @@ struct prefault {
         pthread_mutex_t mutex; /* guards what follows, and changes of `bytes` */
         int fd;                /* -1: none */
         enum page_kind pages;  /* of it */
-        unsigned char *map;    /* transparent huge pages require a map */
+        unsigned char *map;    /* pages of shared memory are populated through it; NULL for those of the pool */
         bool logged;           /* that memory is short */
 };
 
@@ -81,11 +81,11 @@ static int memory_detach(struct prefault *prefault)
 
 static bool memory_populate(struct prefault *prefault, uint64_t at)
 {
-        if (prefault->map != NULL && prefault->opts.kernel->supported)
+        if (prefault->pages == PAGES_HUGETLB) /* these are zeroed at once */
+                return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, HOST_HUGE_PAGE)) == 0;
+        if (prefault->pages == PAGES_THP && prefault->opts.kernel->supported)
                 return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == RANGE_HUGE;
-        if (prefault->map != NULL)
-                return TEMP_FAILURE_RETRY(madvise(prefault->map + at, HOST_HUGE_PAGE, MADV_POPULATE_WRITE)) == 0;
-        return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, HOST_HUGE_PAGE)) == 0;
+        return host_memory_populate(prefault->map, prefault->fd, at, HOST_HUGE_PAGE) == 0;
 }
 
 static bool memory_begin(struct prefault *prefault, enum page_kind pages)
@@ -94,11 +94,11 @@ static bool memory_begin(struct prefault *prefault, enum page_kind pages)
         prefault->pages = pages;
         prefault->fd = host_memfd_new(pages);
         bool opened = prefault->fd >= 0 && ftruncate(prefault->fd, (off_t)opts->most) == 0;
-        if (opened && pages == PAGES_THP) {
+        if (opened && pages != PAGES_HUGETLB) {
                 void *map = host_memfd_map(prefault->fd, opts->most, PROT_READ | PROT_WRITE);
                 prefault->map = map != MAP_FAILED ? map : NULL;
-                opened = prefault->map != NULL &&
-                         (opts->kernel->supported || madvise(map, opts->most, MADV_HUGEPAGE) == 0);
+                opened = prefault->map != NULL && (pages != PAGES_THP || opts->kernel->supported ||
+                                                   madvise(map, opts->most, MADV_HUGEPAGE) == 0);
         }
         if (opened && memory_populate(prefault, 0))
                 return true;

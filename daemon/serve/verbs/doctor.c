@@ -52,15 +52,33 @@ static void write_cuda(struct writer *w, const void *data)
                 writer_map_of(w, kbool("on", false), kstr("why", cuda->error.text));
 }
 
+static void write_page_kind(struct writer *w, const void *data, size_t i)
+{
+        const struct device *device = data;
+        for (enum page_kind pages = 0; pages < PAGES_NONE; pages++)
+                if (!device_trusts(device, pages) && i-- == 0)
+                        writer_str(w, page_kind_name(pages));
+}
+
+static size_t count_distrusted(const struct device *device)
+{
+        size_t n = 0;
+        for (enum page_kind pages = 0; pages < PAGES_NONE; pages++)
+                n += !device_trusts(device, pages);
+        return n;
+}
+
 static void write_device(struct writer *w, const void *data, size_t i)
 {
         const struct resident *resident = data;
         const struct device *d = resident->devices[i];
         const struct device_facts *facts = &d->facts;
-        writer_map_of(w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", d->handles),
-                      kbool("in_service", device_in_service(d)), kstr("gpu", facts->model), kstr("mig", facts->mig),
-                      kstr("pci", facts->pci), kbool("integrated", facts->integrated), kbool("vmm", facts->vmm),
-                      kif(d->numa_node >= 0, ku64("numa_node", (uint64_t)d->numa_node)));
+        writer_map_of(
+                w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", d->handles),
+                kbool("in_service", device_in_service(d)), kstr("gpu", facts->model), kstr("mig", facts->mig),
+                kstr("pci", facts->pci), kbool("integrated", facts->integrated), kbool("vmm", facts->vmm),
+                kif(d->numa_node >= 0, ku64("numa_node", (uint64_t)d->numa_node)),
+                kif(count_distrusted(d) > 0, karray("distrusted_pages", write_page_kind, d, count_distrusted(d))));
 }
 
 static void doctor_reply(struct verb_task *task, struct session *session)

@@ -50,6 +50,8 @@ TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
 TEST(preparing_takes_the_memory_of_4k_pages)
 {
         struct stat st;
+        if (!shmem_thp_is_off()) /* the kernel makes larger ones, too */
+                SKIP("transparent huge pages for shared memory are on");
         BEGIN_SEGMENT(HOST_PAGES_4K);
         must(fstat(segment.fd, &st));
         ck_assert_int_eq(st.st_blocks, 0);
@@ -180,6 +182,49 @@ TEST(thp_by_name_fails_without_transparent_huge_pages)
         FAILS_WITH(error, NEW(.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing), STREAMER_EUNSUPPORTED,
                    "shmem_enabled");
         ck_assert_ptr_null(device);
+}
+
+/* A kernel whose huge pages take what the daemon writes, and show other mappings other bytes. */
+static int hide(void *base, uint64_t len)
+{
+        return mmap(base, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == base ? 0 : -1;
+}
+
+static const struct collapse_calls hiding = {.collapse = hide, .clock = no_time, .compactions = no_time};
+
+TEST(huge_pages_that_hide_bytes_are_not_used)
+{
+        ck_assert_int_eq(NEW(.budget = GiB, .collapse = &hiding), 0);
+        ck_assert(!device_trusts(device, PAGES_THP));
+        ck_assert(device_trusts(device, PAGES_4K));
+        ck_assert_int_eq(device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
+}
+
+TEST(huge_pages_by_name_that_hide_bytes_are_refused)
+{
+        FAILS_WITH(error, NEW(.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &hiding), STREAMER_EUNSUPPORTED,
+                   "no kind of page can be used");
+        ck_assert_ptr_null(device);
+}
+
+TEST(a_kind_that_is_distrusted_later_is_not_used_again)
+{
+        ck_assert_int_eq(NEW(.budget = GiB), 0);
+        device->ops->distrust(device, PAGES_THP, "a test");
+        device->ops->distrust(device, PAGES_HUGETLB, "a test");
+        ck_assert_int_eq((int)device->pages, (int)PAGES_4K);
+        ck_assert_int_eq(device->ops->alloc(device, SEGMENT, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
+}
+
+TEST(a_kind_by_name_that_is_distrusted_is_an_error, EACH(kinds))
+{
+        struct segment refused;
+        BEGIN(.budget = 64 * MiB, .pages = kinds[_i]);
+        device->ops->distrust(device, expected[_i], "a test");
+        FAILS_WITH(error, device->ops->alloc(device, SEGMENT, &refused, &error), STREAMER_EUNSUPPORTED,
+                   "pages are not used: their bytes were not those that were written");
 }
 
 TEST(memory_beyond_the_machines_is_an_error)
