@@ -131,7 +131,8 @@ static int add_cuda(struct daemon *daemon, const struct config_device *c, struct
         struct cuda_opts opts = {.budget = c->budget,
                                  .budget_percent = c->budget_percent,
                                  .handles = c->handles,
-                                 .max_segment = config->cuda.segment_size};
+                                 .max_segment = config->cuda.segment_size,
+                                 .readback = config->cuda.readback};
         int r = d->cuda != NULL ? 0 : cuda_new(&d->cuda, filled(config->cuda.library), &config->cuda.settings, error);
         int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n), error);
         for (int i = 0; i < n; i++) {

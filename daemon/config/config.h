@@ -63,6 +63,7 @@ struct config {
                 bool across_uids;      /* false: cuda-ipc handles of a model go to one user's processes */
                 bool trust_detach;     /* true: a detach proves that the client has unmapped */
                 uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
+                bool readback;         /* true: a load compares samples of what it has copied */
                 bool context_at_start; /* false: the first load creates it */
                 struct cuda_settings settings;
         } cuda;

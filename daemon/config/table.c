@@ -104,6 +104,7 @@ const struct setting settings[] = {
         {"cuda.library", SETTING_TEXT, F(cuda.library)},
         {"cuda.across_uids", BOOL(cuda.across_uids)},
         {"cuda.trust_detach", BOOL(cuda.trust_detach), .initial = "true"},
+        {"cuda.readback", BOOL(cuda.readback), .initial = "true"},
         {"cuda.segment_size", SETTING_SIZE, F(cuda.segment_size), "4GiB", 2 * MiB, TiB, 2 * MiB},
         {"cuda.context_retention", SETTING_DURATION, F(cuda.settings.context_retention_ns), "60s", 0, DAYS366},
         {"cuda.context_at_start", BOOL(cuda.context_at_start)},

@@ -124,7 +124,7 @@ static void start_step(struct load *load, uint64_t lane)
         work_submit(load->loads->pool, lane, &load->step, step_run, step_done);
 }
 
-/* ---- steps of its targets: on their devices' threads ---- */
+/* ---- steps of its targets: on their devices' threads, or in their lanes ---- */
 
 static void target_step_run(struct work *work)
 {
@@ -138,6 +138,9 @@ static void target_step_run(struct work *work)
                 break;
         case LOAD_COPYING:
                 target_copy(target);
+                break;
+        case LOAD_COMPARING:
+                target_compare(target);
                 break;
         default:
                 require(false);
@@ -169,6 +172,8 @@ static void target_step_done(struct work *work)
                 generation_uncharge(target->generation);
         else if (load->state == LOAD_ALLOCATING && is_refused(target))
                 load->refused = true;
+        else if (load->state == LOAD_COMPARING)
+                target_compared(target);
         else if (target->step_error.code != 0)
                 target_fail(target, &target->step_error);
         else if (load->state == LOAD_COPYING)
@@ -182,10 +187,13 @@ static void start_target_steps(struct load *load)
         require(!load->stepping && load->n_steps == 0);
         load->step_of = load->state;
         load_each_open (t, load) {
+                bool on_thread = load->state != LOAD_COMPARING; /* which reads the device, for as long as that takes */
                 t->step_error = (struct error){0};
                 load->pending++;
                 load->n_steps++;
-                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, target_step_run, target_step_done);
+                work_submit(on_thread ? t->device->thread : load->loads->pool,
+                            on_thread ? WORK_LANE_CPU : WORK_LANE_DEVICE(t->device->number), &t->step, target_step_run,
+                            target_step_done);
         }
         require(load->n_steps > 0);
 }
@@ -240,6 +248,7 @@ static void enter(struct load *load, enum load_state state)
                 begin_allocating(load);
                 break;
         case LOAD_RELEASING:
+        case LOAD_COMPARING:
                 start_target_steps(load);
                 break;
         case LOAD_COPYING:
@@ -360,20 +369,14 @@ static bool begin_again(struct load *load)
         return true;
 }
 
-static void end_checked(struct load *load)
+static void take_digests(struct load *load)
 {
-        if (load->step_error.code != 0) {
-                begin_again(load);
-                load_end(load, LOAD_FAILED, &load->step_error);
-                return;
-        }
         take_samples(load);
         load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;
                 t->generation->verified = load->request.sha256;
                 memcpy(t->generation->digest, header->digest, DIGEST_SIZE);
         }
-        load_end(load, LOAD_READY, NULL);
 }
 
 /* ---- the states ---- */
@@ -394,6 +397,7 @@ static bool work_is_done(const struct load *load)
         case LOAD_ALLOCATING:
         case LOAD_RELEASING:
         case LOAD_COPYING:
+        case LOAD_COMPARING:
                 return load->n_steps == 0;
         case LOAD_READING:
                 return is_read(load);
@@ -460,13 +464,22 @@ static void load_advance(struct load *load)
                 enter(load, LOAD_QUEUED);
                 break;
         case LOAD_COPYING:
-                load_end(load, LOAD_READY, NULL);
+                enter(load, LOAD_COMPARING);
                 break;
         case LOAD_READING:
                 enter(load, LOAD_CHECKING);
                 break;
         case LOAD_CHECKING:
-                end_checked(load);
+                if (load->step_error.code != 0) {
+                        begin_again(load);
+                        load_end(load, LOAD_FAILED, &load->step_error);
+                } else {
+                        take_digests(load);
+                        enter(load, LOAD_COMPARING);
+                }
+                break;
+        case LOAD_COMPARING:
+                load_end(load, LOAD_READY, NULL);
                 break;
         case LOAD_READY:
         case LOAD_FAILED:

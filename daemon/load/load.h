@@ -2,9 +2,9 @@
  *
  * One load: from a source to generations that serve, one on each of its devices.
  *
- *   locating > opening > planning > queued > allocating > reading > checking > ended (ready, failed, cancelled)
- *                 | ^        ^       ^ ^       |   |
- *                 | |        |       | |       |   \-> copying, from the host cache > ended
+ *   locating > opening > planning > queued > allocating > reading > checking > comparing > ended (ready, failed,
+ *                 | ^        ^       ^ ^       |   |                               ^                     cancelled)
+ *                 | |        |       | |       |   \-> copying, from the host cache -+
  *                 | |        |       | releasing: a device refused what was granted
  *                 v |        |       | from the host cache: no plan
  *               awaiting ----+-------+
@@ -25,6 +25,7 @@
  *   copying     the same                  the bytes, from the host cache
  *   reading     reader threads            blocks; workers build the manifests, and check files with SHA-256
  *   checking    the lane                  the source again, and the model digest
+ *   comparing   the devices' lanes        samples of the resident bytes with what was read (content/spot_check.h)
  *
  * Targets and parts. A target is a device and its generation. A part is what is planned and read once: replicas on
  * devices of one layout are targets of one part, whose blocks are copied to each; the host, where blocks are read in
@@ -59,6 +60,7 @@ enum load_state {
         LOAD_COPYING,
         LOAD_READING,
         LOAD_CHECKING,
+        LOAD_COMPARING,
         LOAD_READY, /* this and the following: ended */
         LOAD_FAILED,
         LOAD_CANCELLED,
@@ -134,7 +136,8 @@ struct load_target {
         bool resident;      /* when the source was opened, these files were */
         struct read_target copy;
         struct table manifest; /* from the host cache, until it is the generation's */
-        struct work step;      /* on the device's thread */
+        enum page_kind wrong;  /* pages whose bytes were not those that were read; PAGES_NONE */
+        struct work step;      /* on the device's thread, or in its lane */
         struct error step_error;
 };
 

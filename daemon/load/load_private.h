@@ -79,6 +79,10 @@ int load_open_parts(struct load *load, struct error *error);
 int load_sample_parts(struct load *load, struct error *error);
 /* On a worker: headers, the plan, the tracking of arrivals. */
 int part_plan(struct load_part *part, struct error *error);
+/* On a worker: compares samples of what the target holds with what was read, or copied from the host cache. */
+void target_compare(struct load_target *target);
+/* On the loop, after that: a target whose samples differ fails, and its kind of page is not used again. */
+void target_compared(struct load_target *target);
 /* While READING: starts to read. */
 void part_read(struct load_part *part);
 void part_set_state(struct load_part *part, enum part_state state); /* asserts that it may follow */

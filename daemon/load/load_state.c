@@ -24,16 +24,17 @@ void load_set_state(struct load *load, enum load_state state)
                 [LOAD_QUEUED] = TO(ALLOCATING) | ended,
                 [LOAD_ALLOCATING] = TO(RELEASING) | TO(COPYING) | TO(READING) | ended,
                 [LOAD_RELEASING] = TO(QUEUED) | ended,
-                [LOAD_COPYING] = ended,
+                [LOAD_COPYING] = TO(COMPARING) | ended,
                 [LOAD_READING] = TO(CHECKING) | ended,
-                [LOAD_CHECKING] = ended,
+                [LOAD_CHECKING] = TO(COMPARING) | ended,
+                [LOAD_COMPARING] = ended,
         };
 #undef TO
         static const char *const names[] = {
-                [LOAD_OPENING] = "opening",     [LOAD_SAMPLING] = "sampling", [LOAD_AWAITING] = "awaiting",
-                [LOAD_PLANNING] = "planning",   [LOAD_QUEUED] = "queued",     [LOAD_ALLOCATING] = "allocating",
-                [LOAD_RELEASING] = "releasing", [LOAD_COPYING] = "copying",   [LOAD_READING] = "reading",
-                [LOAD_CHECKING] = "checking"};
+                [LOAD_OPENING] = "opening",     [LOAD_SAMPLING] = "sampling",  [LOAD_AWAITING] = "awaiting",
+                [LOAD_PLANNING] = "planning",   [LOAD_QUEUED] = "queued",      [LOAD_ALLOCATING] = "allocating",
+                [LOAD_RELEASING] = "releasing", [LOAD_COPYING] = "copying",    [LOAD_READING] = "reading",
+                [LOAD_CHECKING] = "checking",   [LOAD_COMPARING] = "comparing"};
         change_state(load->state, state, allowed);
         if (!load_ended(state))
                 log_debug("%s: %s after %.3f ms", load->name, names[state],

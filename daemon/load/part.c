@@ -10,6 +10,7 @@
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/text/secret.h"
+#include "daemon/load/content/spot_check.h"
 #include "daemon/model/ranks.h"
 
 #include <string.h>
@@ -286,4 +287,34 @@ void part_read(struct load_part *part)
         }
         work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);
         reader_start(load->loads->reader, job);
+}
+
+/* ---- samples ---- */
+
+void target_compare(struct load_target *target)
+{
+        struct load *load = target->load;
+        struct load_part *part = target->part;
+        const struct spot_check_job job = {.reader = load->loads->reader,
+                                           .device = target->device,
+                                           .segments = target->generation->segments,
+                                           .seed = load->started_ns + load->id,
+                                           .stop = &load->abandoned};
+        uint64_t since = now_ns();
+        target->wrong = PAGES_NONE;
+        if (target->cached != NULL)
+                spot_check_copy(&job, target->cached, &target->wrong, &target->step_error);
+        else
+                spot_check(&job, &part->resolved.plan, part->arrivals.leaves, &target->wrong, &target->step_error);
+        stages_add(&part->job.stages, STAGE_spot_check, now_ns() - since);
+}
+
+void target_compared(struct load_target *target)
+{
+        struct device *device = target->device;
+        if (target->step_error.code == 0)
+                return;
+        if (target->wrong != PAGES_NONE && device->ops->distrust != NULL)
+                device->ops->distrust(device, target->wrong, target->step_error.text);
+        target_fail(target, &target->step_error);
 }

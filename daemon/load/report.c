@@ -19,11 +19,11 @@
 const char *load_state_name(enum load_state state)
 {
         static const char *const names[] = {
-                [LOAD_LOCATING] = "resolving", [LOAD_OPENING] = "resolving",   [LOAD_SAMPLING] = "resolving",
-                [LOAD_AWAITING] = "resolving", [LOAD_PLANNING] = "resolving",  [LOAD_QUEUED] = "queued",
-                [LOAD_ALLOCATING] = "loading", [LOAD_RELEASING] = "loading",   [LOAD_COPYING] = "loading",
-                [LOAD_READING] = "loading",    [LOAD_CHECKING] = "loading",    [LOAD_READY] = "ready",
-                [LOAD_FAILED] = "failed",      [LOAD_CANCELLED] = "cancelled",
+                [LOAD_LOCATING] = "resolving", [LOAD_OPENING] = "resolving",  [LOAD_SAMPLING] = "resolving",
+                [LOAD_AWAITING] = "resolving", [LOAD_PLANNING] = "resolving", [LOAD_QUEUED] = "queued",
+                [LOAD_ALLOCATING] = "loading", [LOAD_RELEASING] = "loading",  [LOAD_COPYING] = "loading",
+                [LOAD_READING] = "loading",    [LOAD_CHECKING] = "loading",   [LOAD_COMPARING] = "loading",
+                [LOAD_READY] = "ready",        [LOAD_FAILED] = "failed",      [LOAD_CANCELLED] = "cancelled",
         };
         return names[state];
 }

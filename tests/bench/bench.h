@@ -45,6 +45,7 @@ enum better { HIGHER, LOWER };
 #define ROWS(X) \
         X(cold_no_settings_vs_fio,      "of ceiling", HIGHER, 0.95) \
         X(warm_no_settings_vs_2preads,  "of ceiling", HIGHER, 0.85) \
+        X(spot_check_of_warm_load,         "of the time", LOWER, 0.02) \
         X(cpu_s_per_gib_no_settings,    "CPU-s/GiB",  LOWER,  0.25) \
         X(http_no_settings_vs_curl,     "of ceiling", HIGHER, 0.7) \
         X(cold_hugetlb_vs_fio,          "of ceiling", HIGHER, 0.95) \
@@ -126,6 +127,7 @@ void ceiling_touch_pool(uint64_t bytes);
 
 struct load_figures {
         double seconds, gib_per_s, cpu_s_per_gib, storage_ratio;
+        double samples;   /* of the load's time: reading samples of the resident bytes back */
         uint64_t memory;  /* the maximum; only if sampled */
         char stages[256]; /* "begin 1.2 ms, ...": the load's stage counters */
 };

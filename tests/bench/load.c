@@ -236,6 +236,8 @@ static void ask_stages(struct bench_daemon *bd, struct load_figures *f)
                         used += (size_t)snprintf(f->stages + used, sizeof(f->stages) - used, "%s%s %.1f ms",
                                                  used > 0 ? ", " : "", key, (double)json_integer_value(ns) / 1e6);
         }
+        f->samples = (double)json_integer_value(json_object_get(json_object_get(model, "stages"), "spot_check_ns")) /
+                     (double)json_integer_value(json_object_get(model, "load_ns"));
         json_decref(reply);
         free(text);
 }

@@ -18,6 +18,7 @@ static struct model *large_model(const struct bench *b)
 
 struct rounds {
         double fio[ROUNDS_MAX], preads[ROUNDS_MAX], cold[ROUNDS_MAX], cold_cpu[ROUNDS_MAX], warm[ROUNDS_MAX];
+        double samples[ROUNDS_MAX];
 };
 
 /* Ceiling and load alternate, so that a slow moment of the machine affects both. */
@@ -39,6 +40,7 @@ static void round_of(const struct bench *b, struct bench_daemon *bd, const char 
         r->cold[i] = cold.gib_per_s;
         r->cold_cpu[i] = cold.cpu_s_per_gib;
         r->warm[i] = warm.gib_per_s;
+        r->samples[i] = warm.samples;
         report_note(
                 "round %u, no settings: fio %.2f, cold %.2f GiB/s, %.3f CPU-s/GiB; two preads into fresh pages %.2f, "
                 "warm %.2f GiB/s, %.3f CPU-s/GiB",
@@ -60,6 +62,7 @@ static void rates(const struct bench *b)
         double fio = median(r.fio, b->rounds), preads = median(r.preads, b->rounds);
         report_row(ROW_cold_no_settings_vs_fio, median(r.cold, b->rounds) / fio, fio);
         report_row(ROW_warm_no_settings_vs_2preads, median(r.warm, b->rounds) / preads, preads);
+        report_row(ROW_spot_check_of_warm_load, median(r.samples, b->rounds), 0);
         report_row(ROW_cpu_s_per_gib_no_settings, median(r.cold_cpu, b->rounds), 0);
         bench_daemon_stop(&bd);
         unlink(path);

@@ -293,6 +293,8 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
                 fake.device.used += reserved = BUDGET; /* another load has all of the device */
         if (state == LOAD_ALLOCATING)
                 gate_init(&fake.alloc, false);
+        if (state == LOAD_COMPARING)
+                gate_init(&fake.read, false);
         if (state == LOAD_PLANNING)
                 start_held_planning(w, path);
         else if (state == LOAD_READING || state == LOAD_CHECKING)
@@ -309,6 +311,8 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
         core_until(w->load->state == state);
         if (state == LOAD_ALLOCATING)
                 gate_await(&fake.alloc, 1);
+        if (state == LOAD_COMPARING)
+                gate_await(&fake.read, 1);
 }
 
 void load_release_held(void)
@@ -319,6 +323,7 @@ void load_release_held(void)
         gate_open(&lane_gate);
         gate_open(&fake.alloc);
         gate_open(&fake.prepare);
+        gate_open(&fake.read);
 }
 
 /* ---- loads of several devices ---- */

@@ -13,14 +13,15 @@
  * load. */
 /*        name     what took the time */
 #define STAGES(X)                                                                                                      \
-        X(begin)   /* from the request until the first block may be read: opening, planning, memory */                 \
-        X(storage) /* threads: direct reads, and blocks of the network from request to last byte */                    \
-        X(read)    /* threads: reads from the page cache */                                                            \
-        X(memory)  /* threads: finding pages of host memory */                                                         \
-        X(hash)    /* threads: hashing blocks of files */                                                              \
-        X(copy)    /* threads: waiting for copies to devices */                                                        \
-        X(slot)    /* a block was due and no slot of the ring was free */                                              \
-        X(end)     /* from the last block until the model serves: digests, the source's version */
+        X(begin)      /* from the request until the first block may be read: opening, planning, memory */              \
+        X(storage)    /* threads: direct reads, and blocks of the network from request to last byte */                 \
+        X(read)       /* threads: reads from the page cache */                                                         \
+        X(memory)     /* threads: finding pages of host memory */                                                      \
+        X(hash)       /* threads: hashing blocks of files */                                                           \
+        X(copy)       /* threads: waiting for copies to devices */                                                     \
+        X(slot)       /* a block was due and no slot of the ring was free */                                           \
+        X(spot_check) /* of the end: reading samples of the resident bytes back */                                     \
+        X(end)        /* from the last block until the model serves: digests, the source's version, samples */
 
 enum stage {
 #define X(name) STAGE_##name,

@@ -15,6 +15,7 @@ struct cuda_opts {
         unsigned budget_percent;
         enum cuda_handles handles;
         uint64_t max_segment; /* bytes, unless a tensor is larger */
+        bool readback;        /* loads compare samples of what they have copied */
 };
 
 /* A load asks for a GPU's free memory before it allocates, and uses one context for both. */

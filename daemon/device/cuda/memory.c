@@ -20,6 +20,8 @@
 #include <inttypes.h>
 #include <sys/mman.h>
 
+#define SAMPLE_INTERVAL (256 * MiB) /* of bytes that a load reads one leaf of back */
+
 /* One kind of handle. Called with the context held. */
 struct cuda_memory {
         const char *kind; /* on the wire */
@@ -346,6 +348,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
             cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK)
                 return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
         describe_gpu(cuda->api, ordinal, gpu, &device->facts);
+        device->sample_interval = opts->readback ? SAMPLE_INTERVAL : 0;
         device->numa_node = numa_of_pci(device->facts.pci);
         d->batches = cuda_has_batch(cuda->api) && device->facts.host_pointers;
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;

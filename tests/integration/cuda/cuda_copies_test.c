@@ -11,6 +11,7 @@
 
 #define BLOCK (2u << 20) /* as configured below */
 #define BATCH 256u       /* copies in one call */
+#define SAMPLES 3u       /* leaves that a load of a small model reads back */
 #define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
 
 /* With further settings of cuda; NULL: none. */
@@ -61,13 +62,14 @@ static const struct {
         const char *settings, *variable, *value; /* of the fake */
         uint32_t copies, batches, batched;
 } counted[] = {
-        {ordinary_model, NULL, NULL, NULL, 7, 0, 0},
-        {ordinary_model, "batch_single_copies: true", NULL, NULL, 0, 7, 7},
-        {small_model, NULL, NULL, NULL, 0, (SMALL + BATCH - 1) / BATCH, SMALL},
+        {ordinary_model, "readback: false", NULL, NULL, 7, 0, 0},
+        {ordinary_model, NULL, NULL, NULL, 7 + SAMPLES, 0, 0},
+        {ordinary_model, "readback: false, batch_single_copies: true", NULL, NULL, 0, 7, 7},
+        {small_model, "readback: false", NULL, NULL, 0, (SMALL + BATCH - 1) / BATCH, SMALL},
         /* Without batches: a driver that is too old; and one under WSL: registered memory has other addresses on the
          * GPU, and a batch passes the given addresses on. */
-        {small_model, NULL, "FAKECUDA_VERSION", "12040", SMALL, 0, 0},
-        {small_model, NULL, "FAKECUDA_HOST_POINTERS", "0", SMALL, 0, 0},
+        {small_model, "readback: false", "FAKECUDA_VERSION", "12040", SMALL, 0, 0},
+        {small_model, "readback: false", "FAKECUDA_HOST_POINTERS", "0", SMALL, 0, 0},
 };
 
 TEST(copies_are_as_few_as_layout_and_driver_permit, EACH(counted))
@@ -80,6 +82,15 @@ TEST(copies_are_as_few_as_layout_and_driver_permit, EACH(counted))
         ck_assert_uint_eq(gpus->copies, counted[_i].copies);
         ck_assert_uint_eq(gpus->batches, counted[_i].batches);
         ck_assert_uint_eq(gpus->batched, counted[_i].batched);
+}
+
+TEST(a_load_whose_bytes_differ_on_the_gpu_fails_and_names_a_tensor)
+{
+        setenv("FAKECUDA_DAMAGE", "1", 1);
+        start(NULL);
+        client_fails(client, load_on(write_model(ordinary_model(), "m.safetensors"), "m", cuda_devices, 1, NULL),
+                     STREAMER_EFAILED, "its bytes on cuda:0 are not those that were read");
+        client_wait_used(client, 0);
 }
 
 /* The fake runtime refuses to wait for an event that does not block. */
@@ -98,7 +109,7 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
         static const char *const refusals[] = {"cudaMemcpyBatchAsync:2:1", "cudaMemcpyBatchAsync:2:801"};
         struct model *m = small_model();
         setenv("FAKECUDA_FAIL", refusals[_i], 1);
-        start(NULL);
+        start("readback: false");
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->batches, 1);
         ck_assert_uint_eq(gpus->copies, SMALL - BATCH);

@@ -12,10 +12,11 @@
 
 static uint64_t ring; /* bytes of it, which are pinned, too */
 
-static void start(const char *host_cache)
+static void start(const char *host_cache, const char *settings)
 {
         const struct gpu_daemon three = {.n = 3,
                                          .mib = 64,
+                                         .cuda = settings,
                                          .more = host_cache,
                                          .devices = {"'cuda:0', budget: 48MiB",
                                                      "'cuda:1', budget: 48MiB, handles: cuda-vmm-fd",
@@ -25,18 +26,18 @@ static void start(const char *host_cache)
 
 static void begin(void)
 {
-        start("host_cache: 66MiB\n"); /* three models */
+        start("host_cache: 66MiB\n", NULL); /* three models */
 }
 
 static void begin_two(void)
 {
-        start("host_cache: 42MiB\n");
+        start("host_cache: 42MiB\n", NULL);
 }
 
 static void begin_damaged(void)
 {
         setenv("FAKECUDA_DAMAGE", "1", 1);
-        begin();
+        start("host_cache: 66MiB\n", "readback: false");
         unsetenv("FAKECUDA_DAMAGE");
 }
 

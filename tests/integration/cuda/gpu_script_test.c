@@ -389,7 +389,7 @@ TEST(a_failed_step_reports_the_error_its_place_and_the_logs, .slow = true)
 /* A comparison is worth something only if it can fail. */
 TEST(bytes_that_differ_after_a_kill_are_counted, .slow = true)
 {
-        setenv("FAKECUDA_DAMAGE", "1", 1);
+        setenv("FAKECUDA_DAMAGE", "2", 1);
         json_t *o = document("damage", 0, (const char *const[]){"--only", "descriptors", NULL});
         const json_t *row = must_find(o, "rows", "bytes_reused_descriptors");
         ck_assert_uint_gt(json_number(row, "value"), 0);

@@ -97,7 +97,9 @@ static void begin(void)
                 .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
                 .vmm = number("FAKECUDA_VMM", 1) != 0,
                 .read_only = (int)number("FAKECUDA_READ_ONLY", 0),
-                .damage = number("FAKECUDA_DAMAGE", 0) != 0,
+                .damage =
+                        number("FAKECUDA_DAMAGE", 0) == 1 ||
+                        (number("FAKECUDA_DAMAGE", 0) == 2 && strcmp(program_invocation_short_name, "streamerd") != 0),
                 .dirty = number("FAKECUDA_DIRTY", 0) != 0,
                 .host_pointers = number("FAKECUDA_HOST_POINTERS", 1) != 0,
         };

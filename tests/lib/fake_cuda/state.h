@@ -15,7 +15,7 @@
  *   FAKECUDA_READ_ONLY=801     mapping memory for reading alone answers this error (0)
  *   FAKECUDA_HOST_POINTERS=0   registered host memory has other addresses on the GPU, as under WSL
  *   FAKECUDA_FAIL=call:n:error,...     the nth call returns error; n = 0: each call
- *   FAKECUDA_DAMAGE=1          copies from a GPU to the host have a wrong last byte
+ *   FAKECUDA_DAMAGE=1          copies from a GPU to the host have a wrong last byte; 2: in clients alone
  *   FAKECUDA_DIRTY=1           memory has other contents than zeroes when it is allocated
  *   FAKECUDA_REPORT=file       at the end of a process a line with the resources it has not freed
  *   FAKECUDA_STATE=file        struct fake_state, shared by all processes that name it

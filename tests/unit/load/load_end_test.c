@@ -10,8 +10,8 @@
 #include <fcntl.h>
 
 /* In which a load can be held. */
-static const enum load_state states[] = {LOAD_OPENING,    LOAD_PLANNING, LOAD_QUEUED,
-                                         LOAD_ALLOCATING, LOAD_READING,  LOAD_CHECKING};
+static const enum load_state states[] = {LOAD_OPENING, LOAD_PLANNING, LOAD_QUEUED,   LOAD_ALLOCATING,
+                                         LOAD_READING, LOAD_CHECKING, LOAD_COMPARING};
 
 /* ---- cancelling ---- */
 
@@ -293,6 +293,30 @@ TEST(a_cancel_ends_a_load_that_has_begun_again)
         ck_assert(!w.ended);
         load_cancel(w.watch.load);
         ends(&w, LOAD_CANCELLED);
+}
+
+/* ---- samples of resident bytes ---- */
+
+/* Loop test: in place, and through slots. */
+TEST(a_load_whose_resident_bytes_differ_fails_and_its_pages_are_distrusted, .to = 2)
+{
+        fake.hidden = _i == 1;
+        if (fake.hidden)
+                fake.device.layout = (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB};
+        __atomic_store_n(&fake.lies, true, __ATOMIC_RELAXED);
+        load_fails(small_file("small.safetensors", 1), "m", STREAMER_EFAILED, "are not those that were read");
+        ck_assert_uint_eq(fake.distrusted, 1);
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+        __atomic_store_n(&fake.lies, false, __ATOMIC_RELAXED);
+        serves_small(load_ready(suite_path("small.safetensors"), "m"), 1);
+}
+
+TEST(a_device_without_an_interval_is_not_sampled)
+{
+        fake.device.sample_interval = 0;
+        __atomic_store_n(&fake.lies, true, __ATOMIC_RELAXED);
+        load_ready(small_file("small.safetensors", 1), "m");
+        ck_assert_uint_eq(fake.distrusted, 0);
 }
 
 /* ---- published digests ---- */
