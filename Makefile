@@ -194,8 +194,12 @@ ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 SERVERS := images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
-SETTINGS := library_open memory prefaulted_segments published_pages host prefault prefault_auto
+SETTINGS := library_open memory page_settings prefaulted_segments published_pages host prefault prefault_auto
 CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
+# What maps host memory, once more under a setting of huge pages that few machines have, by make check-servers.
+HOST_MEMORY := cli during_load host lifecycle prefaulted_segments published published_base reclaim residency \
+	restored_digests restart sources
+CHECKS_HOST := $(foreach f,$(HOST_MEMORY),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
 LONGEST := server/faults cuda/gpu_script cuda/cuda_failures http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
 LONGEST := $(LONGEST:%=tests/integration/%)
@@ -237,6 +241,7 @@ check: tests layers
 ##              them; as root also those that change the machine's huge page settings, and restore them
 check-servers: tests
 	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(CHECKS_SETTINGS)
+	@tests/under_shmem_enabled.sh within_size tests/check.sh $(BUILD) $(CHECKS_HOST)
 
 # For tests/mutate.
 list-checks:

@@ -25,6 +25,7 @@
 #define DROP_MS 20000
 #define OTHERS_MOST (UINT64_C(4) << 30) /* huge pages that daemons of other test programs may take */
 #define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+#define THP_ENABLED "/sys/kernel/mm/transparent_hugepage/enabled"
 
 /* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
 static uint64_t proc_number(pid_t pid, const char *file, const char *key)
@@ -352,6 +353,36 @@ void hugepages_unlimit(void)
 {
         if (!write_to(limited_mount, "cgroup.procs", "0") || !WITHIN(20000, rmdir(limited_group) == 0))
                 die_errno("%s", limited_group);
+}
+
+/* The word in brackets; malloc'd, NULL if there is none. */
+static char *chosen_in(const char *path)
+{
+        cleanup_free char *text = access(path, R_OK) == 0 ? file_read(path, NULL) : NULL;
+        const char *begin = text != NULL ? strchr(text, '[') : NULL, *end = begin != NULL ? strchr(begin, ']') : NULL;
+        return end != NULL ? strndup(begin + 1, (size_t)(end - begin - 1)) : NULL;
+}
+
+static bool choose_in(const char *path, const char *word)
+{
+        cleanup_free char *before = chosen_in(path);
+        cleanup_close int fd = before != NULL && settings_may_change() ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+        if (fd < 0)
+                return false;
+        at_exit_restore(path, before);
+        return write(fd, word, strlen(word)) == (ssize_t)strlen(word);
+}
+
+bool huge_pages_choose(const char *shared, const char *private)
+{
+        return (shared == NULL || choose_in(SHMEM_ENABLED, shared)) &&
+               (private == NULL || choose_in(THP_ENABLED, private));
+}
+
+bool shmem_thp_is_denied(void)
+{
+        cleanup_free char *word = chosen_in(SHMEM_ENABLED);
+        return word == NULL || strcmp(word, "deny") == 0;
 }
 
 bool shmem_thp_is_off(void)

@@ -74,5 +74,10 @@ void hugepages_unlimit(void);
 
 /* Permits transparent huge pages for shared memory on request, if this may be set. Restored likewise. */
 void shmem_thp_allow(void);
+/* Sets the use of transparent huge pages in shared and in private memory (shmem_enabled, enabled); NULL: unchanged.
+ * False if that is not permitted or not known. Restored likewise. */
+bool huge_pages_choose(const char *shared, const char *private);
+/* Whether the kernel refuses them for shared memory, also on request. */
+bool shmem_thp_is_denied(void);
 /* Whether these pages are off, or the kernel has none. */
 bool shmem_thp_is_off(void);
