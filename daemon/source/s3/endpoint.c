@@ -16,6 +16,7 @@
 #include <pthread.h>
 
 #define REGIONS_MAX 64
+#define CLOCK_TOLERANCE 60 /* seconds */
 
 struct bucket_region {
         const struct s3_endpoint *endpoint;
@@ -23,6 +24,7 @@ struct bucket_region {
 };
 
 struct s3_endpoints {
+        int64_t clock_ahead; /* atomic: seconds of a store's clock before this machine's */
         pthread_mutex_t mutex;
         struct bucket_region regions[REGIONS_MAX];
         size_t n_regions; /* ever stored: the oldest is replaced */
@@ -60,6 +62,13 @@ static const char *choose(const char *own, const char *variable, const char *fal
         return (own != fallback ? filled(own) : NULL) ?: variable ?: filled(fallback);
 }
 
+/* "s3 =", and below it "addressing_style = virtual", which other AWS tools read, too. */
+static enum s3_addressing addressing_of(const struct aws_config *config)
+{
+        const char *style = aws_config_get(config, "s3.addressing_style") ?: "auto";
+        return strcmp(style, "virtual") == 0 ? S3_VIRTUAL : strcmp(style, "path") == 0 ? S3_PATH : S3_AUTO;
+}
+
 /* Settings that the daemon's do not determine come from AWS's variables and files. */
 static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts *own,
                     const struct s3_endpoint_opts *defaults, const char *profile, struct error *error)
@@ -73,7 +82,9 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
         const char *region =
                 choose(own->region, aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION"), defaults->region);
         const char *ca = choose(own->ca, aws_env("AWS_CA_BUNDLE"), defaults->ca);
-        endpoint->addressing = own->addressing != S3_AUTO ? own->addressing : defaults->addressing;
+        endpoint->addressing = own->addressing != S3_AUTO        ? own->addressing
+                               : defaults->addressing != S3_AUTO ? defaults->addressing
+                                                                 : addressing_of(&config);
         region = region ?: aws_config_get(&config, "region");
         ca = ca ?: aws_config_get(&config, "ca_bundle");
         snprintf(endpoint->region, sizeof(endpoint->region), "%s", region ?: "");
@@ -223,9 +234,11 @@ int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, con
 
 /* ---- requests ---- */
 
-/* Before each try the URL to be sent is signed with the present keys. A refusal has four outcomes:
+/* Before each try the URL to be sent is signed with the present keys. A refusal has six outcomes:
  *
  *   the keys have expired    others are fetched, and the request is retried
+ *   the time is wrong        the store's is used from then on, and the request is retried
+ *   RequestTimeout           retried: the store waited for something that was sent
  *   another region           stored with the endpoint; the source is opened again there
  *   not found, not allowed   final: key, status, the store's code and request id, and the source of the keys
  *   anything else            the message of the HTTP client
@@ -249,7 +262,8 @@ static int authorize(struct http_access *access, const struct http_request *requ
         if (r != 0)
                 return r;
         more->by = keys.number;
-        return aws_sign(more, request, a->region, time(NULL), &keys, error);
+        return aws_sign(more, request, a->region, time(NULL) + (time_t)load_relaxed(&a->endpoints->clock_ahead), &keys,
+                        error);
 }
 
 static void read_fault(struct s3_fault *fault, const struct http_answer *answer)
@@ -294,31 +308,65 @@ static bool keys_expired(struct s3_auth *a, const struct http_answer *answer, co
                aws_credentials_refused(a->endpoint->credentials, answer->by);
 }
 
+/* True: the clock that the request was signed by differs from the store's, which is known now. Signatures are valid for
+ * 15 minutes; less than that is no reason for the refusal. */
+static bool set_clock(struct s3_auth *a, const struct http_answer *answer, const struct s3_fault *fault)
+{
+        const char *text = http_headers_find(&answer->headers, "Date");
+        time_t date = text != NULL ? http_date(text) : -1;
+        if (strcmp(fault->code, "RequestTimeTooSkewed") != 0 || date < 0)
+                return false;
+        int64_t ahead = date - time(NULL), change = ahead - load_relaxed(&a->endpoints->clock_ahead);
+        if (change > -CLOCK_TOLERANCE && change < CLOCK_TOLERANCE)
+                return false;
+        store_relaxed(&a->endpoints->clock_ahead, ahead);
+        log_warn("the store's clock is %lld s %s this machine's: requests are signed with its time",
+                 (long long)(ahead < 0 ? -ahead : ahead), ahead < 0 ? "behind" : "ahead of");
+        return true;
+}
+
+/* "403 AccessDenied: no (s3://b/key, request R1, credentials from settings)". */
+static int report(struct s3_auth *a, const struct http_request *request, int status, const struct s3_fault *fault,
+                  const char *region, int code, struct error *error)
+{
+        char text[1024] = "", origin[512] = "";
+        if (region != NULL)
+                format_append(text, sizeof(text), "the bucket is in region %s, not in %s: ", region, a->region);
+        format_append(text, sizeof(text), "the store answers %d", status);
+        if (fault->code[0] != '\0')
+                format_append(text, sizeof(text), " %s", fault->code);
+        if (fault->message[0] != '\0')
+                format_append(text, sizeof(text), ": %s", fault->message);
+        format_append(text, sizeof(text), " (%s, ", request->shown);
+        if (fault->request_id[0] != '\0')
+                format_append(text, sizeof(text), "request %s, ", fault->request_id);
+        if (a->endpoint->credentials != NULL)
+                aws_credentials_origin(a->endpoint->credentials, origin, sizeof(origin));
+        if (a->endpoint->credentials == NULL)
+                format_append(text, sizeof(text), "unsigned)");
+        else if (origin[0] == '\0')
+                format_append(text, sizeof(text), "no credentials)");
+        else
+                format_append(text, sizeof(text), "credentials from %s)", origin);
+        return error_set(error, code, "%s", text);
+}
+
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         struct s3_fault fault;
-        char where[2 * S3_REGION + 40] = "", origin[512] = "";
         int status = answer->status, code = STREAMER_EFAILED;
         read_fault(&fault, answer);
-        if (note_move(a, status, &fault))
-                snprintf(where, sizeof(where), "the bucket is in region %s, not in %s: ", fault.region, a->region);
-        else if (keys_expired(a, answer, &fault))
-                return 1;
-        else if (status == 404)
+        bool moved = note_move(a, status, &fault);
+        bool again = !moved && (keys_expired(a, answer, &fault) || set_clock(a, answer, &fault) ||
+                                strcmp(fault.code, "RequestTimeout") == 0);
+        if (!moved && status == 404)
                 code = STREAMER_ENOENT;
-        else if (status == 401 || status == 403)
+        else if (!moved && (status == 401 || status == 403))
                 code = STREAMER_EPERM;
-        if (a->endpoint->credentials != NULL)
-                aws_credentials_origin(a->endpoint->credentials, origin, sizeof(origin));
-        const char *keys = a->endpoint->credentials == NULL ? "unsigned"
-                           : origin[0] == '\0'              ? "no credentials"
-                                                            : "credentials from ";
-        return error_set(error, code, "%sthe store answers %d%s%s%s%s (%s%s%s, %s%s)", where, status,
-                         fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
-                         fault.message, request->shown, fault.request_id[0] != '\0' ? ", request " : "",
-                         fault.request_id, keys, origin);
+        report(a, request, status, &fault, moved ? fault.region : NULL, code, error);
+        return again ? 1 : code;
 }
 
 static void access_free(struct http_access *access)

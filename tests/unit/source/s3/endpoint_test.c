@@ -83,6 +83,26 @@ TEST(the_longest_source_counts)
                 ck_assert_str_eq(s3_endpoints_find(endpoints, finds[i].source)->url, finds[i].endpoint);
 }
 
+/* ---- addressing ---- */
+
+static const struct {
+        enum s3_addressing own, rest;
+        const char *profile; /* its style */
+        enum s3_addressing used;
+} styles[] = {
+        {S3_AUTO, S3_AUTO, "virtual", S3_VIRTUAL}, {S3_AUTO, S3_AUTO, "path", S3_PATH},
+        {S3_AUTO, S3_AUTO, "auto", S3_AUTO},       {S3_AUTO, S3_PATH, "virtual", S3_PATH},
+        {S3_VIRTUAL, S3_PATH, "path", S3_VIRTUAL},
+};
+
+TEST(the_profile_has_a_style_of_addresses, EACH(styles))
+{
+        write_config(format_text("[default]\ns3 =\n  addressing_style = %s\n", styles[_i].profile));
+        const struct s3_endpoint_opts rest = {.endpoint = "http://rest", .addressing = styles[_i].rest};
+        make(&rest, (struct s3_endpoint_opts){.addressing = styles[_i].own});
+        ck_assert_int_eq(s3_endpoints_find(endpoints, "s3://own/x/")->addressing, styles[_i].used);
+}
+
 /* ---- precedence ---- */
 
 #define PROFILE "[default]\nregion = profile\nendpoint_url = http://profile\nca_bundle = /profile\n"

@@ -93,6 +93,43 @@ TEST(unchanged_keys_after_a_refresh_fail_with_an_explanation)
                      "credentials from settings)");
 }
 
+/* ---- answers that are worth another try ---- */
+
+TEST(a_request_that_the_store_did_not_wait_for_is_sent_again)
+{
+        ck_assert_int_eq(refused(signed_by("K1"), 400, "RequestTimeout"), 1);
+}
+
+static int skewed(time_t date)
+{
+        char text[80];
+        struct http_answer answer = {.status = 403,
+                                     .body = format_text("<Error><Code>RequestTimeTooSkewed</Code></Error>")};
+        answer.body_len = strlen(answer.body);
+        strftime(text, sizeof(text), "Date: %a, %d %b %Y %H:%M:%S GMT", gmtime(&date));
+        ck_assert(http_headers_append(&answer.headers, text));
+        return access_->ops->refused(access_, &request, &answer, &error);
+}
+
+static time_t signed_at(void)
+{
+        struct http_headers headers = {.n = 0};
+        struct tm tm = {0};
+        signed_by("K1");
+        ck_assert_int_eq(access_->ops->authorize(access_, &request, &headers, &error), 0);
+        ck_assert_ptr_nonnull(strptime(http_headers_find(&headers, "x-amz-date"), "%Y%m%dT%H%M%SZ", &tm));
+        return timegm(&tm);
+}
+
+TEST(a_clock_that_differs_is_corrected_once)
+{
+        time_t there = time(NULL) + 86400;
+        ck_assert_int_eq(skewed(there), 1);
+        ck_assert_int_ge(signed_at(), there);
+        ck_assert_int_lt(signed_at(), there + 300);
+        FAILS_WITH(error, skewed(there), STREAMER_EPERM, "the store answers 403 RequestTimeTooSkewed");
+}
+
 /* ---- words ---- */
 
 static const struct {
