@@ -45,7 +45,7 @@ static void fuzz_hub(const uint8_t *data, size_t size, bool sidecars)
         char *text = fuzz_copy(data, size, 0), commit[HF_COMMIT];
         struct listing list = {.shown = "fuzz", .sidecars = sidecars};
         struct error error = {0};
-        if (hf_reply_parse(text, size, commit, &list, &error) == 0)
+        if (hf_reply_parse(text, size, "", commit, &list, &error) == 0)
                 holds(strspn(commit, "0123456789abcdef") == strlen(commit) && commit[0] != '\0');
         else
                 holds(error.code < 0);

@@ -3,12 +3,16 @@
  *   api/models/ORG/NAME/revision/REV  > the commit and its files, chosen as in a folder
  *   ORG/NAME/resolve/COMMIT/FILE      > the bytes, mostly by a redirect to another host
  *
+ * A source may go on with a folder of the repository, or one file. Revisions may have slashes, too: of "@a/b" the Hub
+ * is asked for revision "a/b", and if there is none for "a", which has a folder or file "b".
+ *
  * A branch is resolved to its commit once: all files are of that one, whatever is pushed meanwhile. The
  * token goes to the endpoint alone, never to the target of a redirect.
  */
 #include "daemon/source/hf/hf.h"
 
 #include "daemon/base/json/json.h"
+#include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/sums.h"
@@ -17,18 +21,28 @@
 #include "proto/codec.h"
 
 #include <inttypes.h>
+#include <strings.h>
 
 #define SCHEME "hf://"
 #define ENDPOINT "https://huggingface.co"
 #define INFO_MAX (32 * MiB)
 #define NAME_MAX_LEN 200
+#define PATH_MAX_LEN 1024
+#define READINGS_MAX 8u /* of the slashes of a revision and a path */
 #define FILE_SETTING "file:"
 #define FAULT_NOT_ADDED JSON_FAULTS /* the list's own error */
 
 struct hf {
         char *endpoint;
-        char *token; /* a value or its location; NULL: none */
-        bool stored; /* `token` names the file that huggingface-cli writes */
+        char *token;        /* a value or its location; NULL: none */
+        bool stored;        /* `token` names the file that huggingface-cli writes */
+        struct error fault; /* in a variable: returned to loads from the Hub */
+};
+
+/* The parts of a canonical text, in it. */
+struct parts {
+        const char *repository, *revision, *path; /* path: after the revision's slash, "" if there is none */
+        int repository_len, revision_len;
 };
 
 /* ---- the text of a source ---- */
@@ -44,55 +58,112 @@ static bool is_repository(const char *text, size_t len)
         return strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._/") >= len;
 }
 
-static const char *revision_of(const char *source)
+/* The length of a revision that has no slash but those of the Hub's own ones: main, a commit, refs/pr/1; 0: it may have
+ * more. */
+static size_t certain_len(const char *revision)
 {
-        const char *at = strchr(source, '@');
-        return at != NULL && at[1] != '\0' ? at + 1 : "main";
+        static const char *const refs[] = {"refs/pr/", "refs/convert/"};
+        size_t len = strcspn(revision, "/");
+        for (size_t i = 0; i < ARRAY_SIZE(refs); i++)
+                if (strncmp(revision, refs[i], strlen(refs[i])) == 0)
+                        return strlen(refs[i]) + strcspn(revision + strlen(refs[i]), "/");
+        bool is_commit = len == 40 && strspn(revision, "0123456789abcdef") >= len;
+        return is_commit || (len == 4 && strncmp(revision, "main", len) == 0) ? len : 0;
 }
 
+/* The n-th reading of "org/name@rev/path", from 0: the last n components are the path, unless the revision is certain.
+ * False: there is none. */
+static bool split(const char *source, unsigned n, struct parts *parts)
+{
+        const char *text = source + strlen(SCHEME), *at = strchr(text, '@'), *revision = at + 1;
+        size_t certain = certain_len(revision), len = certain > 0 ? certain : strlen(revision);
+        if (n > READINGS_MAX || (certain > 0 && n > 0))
+                return false;
+        for (; n > 0; n--) {
+                const char *slash = memrchr(revision, '/', len);
+                if (slash == NULL)
+                        return false;
+                len = (size_t)(slash - revision);
+        }
+        *parts = (struct parts){.repository = text,
+                                .repository_len = (int)(at - text),
+                                .revision = revision,
+                                .revision_len = (int)len,
+                                .path = revision + len + (revision[len] == '/')};
+        return true;
+}
+
+/* "org/name/path": the first two components are the repository. An '@' after them is part of the path. */
 static int hf_canonical(const char *source, char **out, struct error *error)
 {
-        const char *name = source + strlen(SCHEME);
-        size_t len = strcspn(name, "@");
-        const char *revision = revision_of(name);
+        const char *name = source + strlen(SCHEME), *at = strchr(name, '@'), *slash = strchr(name, '/');
+        const char *second = slash != NULL ? strchr(slash + 1, '/') : NULL;
         char shown[REDACTED_SOURCE];
         redact_source(shown, source);
+        if (at != NULL && second != NULL && second < at)
+                at = NULL;
+        size_t len = at != NULL ? (size_t)(at - name) : second != NULL ? (size_t)(second - name) : strlen(name);
+        const char *revision = at != NULL && at[1] != '\0' ? at + 1 : "main";
+        const char *rest = at == NULL && second != NULL ? second : "";
+        int revision_len = (int)trimmed_len(revision, '/'), rest_len = (int)trimmed_len(rest, '/');
         if (!is_repository(name, len))
-                return error_set(error, STREAMER_EINVAL, "%s: not " SCHEME "org/name[@revision]", shown);
-        if (strlen(revision) > NAME_MAX_LEN || strstr(revision, "..") != NULL || !codec_utf8(source, strlen(source)))
+                return error_set(error, STREAMER_EINVAL, "%s: not " SCHEME "org/name[@revision][/path]", shown);
+        if (revision_len + rest_len > PATH_MAX_LEN || strstr(revision, "..") != NULL || revision[0] == '/' ||
+            strstr(revision, "//") != NULL || !codec_utf8(source, strlen(source)))
                 return error_set(error, STREAMER_EINVAL, "%s: not a revision", source);
-        *out = format_new(SCHEME "%.*s@%s", (int)len, name, revision);
+        if (rest_len > 0 && (strstr(rest, "..") != NULL || strstr(rest, "//") != NULL))
+                return error_set(error, STREAMER_EINVAL, "%s: not a path in a repository", source);
+        *out = format_new(SCHEME "%.*s@%.*s%.*s", (int)len, name, revision_len, revision, rest_len, rest);
         return *out != NULL ? 0 : error_no_memory(error);
 }
 
+/* "org/name/path", and with the revision. */
 static char *hf_default_name(const char *canonical, unsigned n)
 {
+        struct parts parts;
         const char *name = canonical + strlen(SCHEME);
-        return n == 0 ? strndup(name, strcspn(name, "@")) : strdup(name);
+        require(split(canonical, 0, &parts));
+        if (n > 0)
+                return strndup(name, source_stem_len(name, strlen(name)));
+        return format_new("%.*s%s%.*s", parts.repository_len, parts.repository, parts.path[0] != '\0' ? "/" : "",
+                          (int)source_stem_len(parts.path, strlen(parts.path)), parts.path);
 }
 
 /* ---- credentials ---- */
 
-/* Without permission to know of it, a private repository is answered as 401, and a gated one as 403. */
+/* Without permission to know of it, a private repository is answered as 401, and a gated one as 403. The Hub's own
+ * words say whom to ask. */
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
         struct http_auth *auth = container_of(access, struct http_auth, access);
         const char *code = http_headers_find(&answer->headers, "X-Error-Code");
+        const char *message = http_headers_find(&answer->headers, "X-Error-Message");
         const char *id = http_headers_find(&answer->headers, "X-Request-Id");
         const char *setting = auth->setting ?: "";
+        char text[1024] = "", escaped[512];
         bool unknown = answer->status == 401 && code != NULL && strcmp(code, "RepoNotFound") == 0;
         if (answer->status != 401 && answer->status != 403 && answer->status != 404)
                 return 0;
         if (answer->status == 401 && http_auth_reread(auth, answer))
                 return 1;
-        return error_set(error, answer->status == 404 || unknown ? STREAMER_ENOENT : STREAMER_EPERM,
-                         "the Hub answers %d%s%s (%s%s%s, %s%s)", answer->status, code != NULL ? " " : "", code ?: "",
-                         request->shown, id != NULL ? ", request " : "", id ?: "",
-                         auth->empty          ? "without a token"
-                         : setting[0] != '\0' ? "with the token of "
-                                              : "with a token",
-                         setting);
+        format_append(text, sizeof(text), "the Hub answers %d", answer->status);
+        if (code != NULL)
+                format_append(text, sizeof(text), " %s", code);
+        if (message != NULL) {
+                error_escape(escaped, sizeof(escaped), message);
+                format_append(text, sizeof(text), ": %s", escaped);
+        }
+        format_append(text, sizeof(text), " (%s, ", request->shown);
+        if (id != NULL)
+                format_append(text, sizeof(text), "request %s, ", id);
+        if (auth->empty)
+                format_append(text, sizeof(text), "without a token)");
+        else if (setting[0] == '\0')
+                format_append(text, sizeof(text), "with a token)");
+        else
+                format_append(text, sizeof(text), "with the token of %s)", setting);
+        return error_set(error, answer->status == 404 || unknown ? STREAMER_ENOENT : STREAMER_EPERM, "%s", text);
 }
 
 /* ---- the Hub's reply ---- */
@@ -137,20 +208,22 @@ static bool parse_file(struct json *j, struct file *file)
         return j->fault == JSON_OK;
 }
 
-static bool parse_files(struct json *j, struct listing *list, struct error *error)
+static bool parse_files(struct json *j, const char *folder, struct listing *list, struct error *error)
 {
         struct file file;
+        size_t len = strlen(folder);
         if (!json_open(j, '['))
                 return json_unexpected(j, "'['");
         for (size_t n = 0; json_more(j, ']', n); n++)
-                if (parse_file(j, &file) && file.name != NULL &&
-                    listing_add(list, file.name, file.bytes, file.sha256, error) < 0)
+                if (parse_file(j, &file) && file.name != NULL && strncmp(file.name, folder, len) == 0 &&
+                    listing_add(list, file.name + len, file.bytes, file.sha256, error) < 0)
                         json_fail(j, FAULT_NOT_ADDED, j->at, "%s", error->text);
         return j->fault == JSON_OK;
 }
 
 /* The commit becomes part of a URL. */
-int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listing *list, struct error *error)
+int hf_reply_parse(char *text, size_t size, const char *folder, char commit[HF_COMMIT], struct listing *list,
+                   struct error *error)
 {
         struct json json;
         struct json_string key;
@@ -162,7 +235,7 @@ int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listi
                 if (JSON_IS(&json, key, "sha"))
                         json_take_text(&json, &sha);
                 else if (JSON_IS(&json, key, "siblings"))
-                        parse_files(&json, list, error);
+                        parse_files(&json, folder, list, error);
                 else
                         json_skip(&json);
         }
@@ -183,36 +256,75 @@ int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listi
 
 /* ---- opening ---- */
 
-/* The commit of the source's revision, and its files. */
-static int read_revision(const struct remote_dir *dir, const struct hf *hf, char commit[HF_COMMIT],
-                         struct listing *list, struct error *error)
+/* The folder of a path, with its slash: of a file the one that it lies in. "": the repository. malloc'd. */
+static char *folder_of(const char *path)
 {
-        const char *repository = dir->source + strlen(SCHEME);
-        cleanup_free char *revision = http_url_encode(revision_of(repository), "");
+        size_t len = strlen(path);
+        const char *slash = strrchr(path, '/');
+        if (source_ends_with(path, len, SOURCE_SUFFIX))
+                return strndup(path, slash != NULL ? (size_t)(slash + 1 - path) : 0);
+        return format_new("%s%s", path, len > 0 ? "/" : "");
+}
+
+static bool is_missing(const struct http_answer *answer)
+{
+        return answer->status == 404;
+}
+
+/* The commit of a revision, and its files below the folder. 1: there is no such revision, and `error` says so. */
+static int read_revision(const struct remote_dir *dir, const struct hf *hf, const struct parts *parts,
+                         const char *folder, char commit[HF_COMMIT], struct listing *list, struct error *error)
+{
+        cleanup_free char *name = strndup(parts->revision, (size_t)parts->revision_len);
+        cleanup_free char *revision = name != NULL ? http_url_encode(name, "") : NULL;
         cleanup_free char *url = revision == NULL
                                          ? NULL
                                          : format_new("%s/api/models/%.*s/revision/%s?blobs=true", hf->endpoint,
-                                                      (int)strcspn(repository, "@"), repository, revision);
+                                                      parts->repository_len, parts->repository, revision);
         if (url == NULL)
                 return error_no_memory(error);
         cleanup_with(http_fetch_deinit) struct http_fetch fetch = {
                 .request = {.url = url, .shown = dir->source, .access = dir->access}, .max_body = INFO_MAX};
         int r = http_fetch(dir->http, &fetch, 1, error);
+        if (r < 0 && is_missing(&fetch.answer))
+                return 1;
         if (r == 0 && fetch.answer.body == NULL)
                 r = error_set(error, STREAMER_EFAILED, "an empty answer (%s)", dir->source);
-        return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, commit, list, error);
+        return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, folder, commit, list, error);
 }
 
-/* The files of this revision are those of the directory. */
-static int enter_revision(struct remote_dir *dir, const struct hf *hf, const char *revision, struct error *error)
+/* The files of this revision, a branch or a commit, are those of the directory. */
+static int enter_revision(struct remote_dir *dir, const struct hf *hf, const struct parts *parts, const char *revision,
+                          const char *folder, struct error *error)
 {
-        const char *repository = dir->source + strlen(SCHEME);
-        int len = (int)strcspn(repository, "@");
         cleanup_free char *encoded = http_url_encode(revision, "");
-        if (encoded != NULL)
-                dir->url = format_new("%s/%.*s/resolve/%s/", hf->endpoint, len, repository, encoded);
-        dir->shown = format_new(SCHEME "%.*s@%.12s/", len, repository, revision);
+        cleanup_free char *below = http_url_encode(folder, "/");
+        if (encoded != NULL && below != NULL)
+                dir->url = format_new("%s/%.*s/resolve/%s/%s", hf->endpoint, parts->repository_len, parts->repository,
+                                      encoded, below);
+        dir->shown = format_new(SCHEME "%.*s@%.12s/%s", parts->repository_len, parts->repository, revision, folder);
         return dir->url != NULL && dir->shown != NULL ? 0 : error_no_memory(error);
+}
+
+/* A revision that exists, with the list of its files; the directory is entered. The error is that of the first reading.
+ */
+static int find_revision(struct remote_dir *dir, const struct hf *hf, struct parts *parts, struct listing *list,
+                         struct error *error)
+{
+        struct error first = {.code = 0};
+        for (unsigned n = 0; split(dir->source, n, parts); n++) {
+                char commit[HF_COMMIT];
+                cleanup_free char *folder = folder_of(parts->path);
+                if (folder == NULL)
+                        return error_no_memory(error);
+                int r = read_revision(dir, hf, parts, folder, commit, list, error);
+                if (r <= 0)
+                        return r ?: enter_revision(dir, hf, parts, commit, folder, error);
+                first = n == 0 ? *error : first;
+                *error = (struct error){.code = 0};
+        }
+        *error = first;
+        return error->code;
 }
 
 /* A cache in front of the Hub may hold another file under the name, which has another size. */
@@ -231,12 +343,37 @@ static int check_file(const struct listing *list, struct object *object, bool wa
         return r;
 }
 
+/* As huggingface_hub reads them. */
+static const char *offline_variable(void)
+{
+        static const char *const variables[] = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};
+        static const char *const yes[] = {"1", "ON", "YES", "TRUE"};
+        for (size_t i = 0; i < ARRAY_SIZE(variables); i++) {
+                const char *value = filled(getenv(variables[i]));
+                for (size_t k = 0; value != NULL && k < ARRAY_SIZE(yes); k++)
+                        if (strcasecmp(value, yes[k]) == 0)
+                                return variables[i];
+                if (value != NULL)
+                        return NULL;
+        }
+        return NULL;
+}
+
 /* With the current token: its file may have been written since the start. */
 static int dir_init(struct remote_dir *dir, const struct sources *sources, const char *canonical, struct error *error)
 {
         static const struct http_access_ops ops = {
                 .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
-        const char *token = sources->hf->token;
+        const char *token = sources->hf->token, *offline = offline_variable();
+        *dir = (struct remote_dir){.source = canonical};
+        if (offline != NULL)
+                return error_set(error, STREAMER_EFAILED,
+                                 "the Hub is not asked: %s is set in the daemon's environment (%s)", offline,
+                                 canonical);
+        if (sources->hf->fault.code != 0) {
+                *error = sources->hf->fault;
+                return error->code;
+        }
         if (token != NULL && sources->hf->stored && access(token + strlen(FILE_SETTING), F_OK) < 0)
                 token = NULL;
         bool reference = token != NULL && secret_is_reference(token);
@@ -244,7 +381,28 @@ static int dir_init(struct remote_dir *dir, const struct sources *sources, const
                                    .http = sources->http,
                                    .atomic = true, /* of one commit */
                                    .promise = "listed in its revision"};
-        return http_auth_new(&dir->access, &ops, NULL, reference ? NULL : token, reference ? token : NULL, error);
+        int r = http_auth_new(&dir->access, &ops, NULL, reference ? NULL : token, reference ? token : NULL, error);
+        const char *variable = filled(getenv("HF_TOKEN"));
+        if (r == STREAMER_EFAILED && variable != NULL && same_text(variable, token)) {
+                cleanup_free char *why = strdup(error->text);
+                error_set(error, STREAMER_EFAILED, "HF_TOKEN: %s", why ?: "not usable");
+        }
+        return r;
+}
+
+/* One file, or those that the listing has of a folder. */
+static int open_files(struct remote_dir *dir, const struct parts *parts, struct listing *list, struct source_set *set,
+                      struct error *error)
+{
+        const char *slash = strrchr(parts->path, '/');
+        const struct remote_file file = {.name = slash != NULL ? slash + 1 : parts->path};
+        if (source_ends_with(parts->path, strlen(parts->path), SOURCE_SUFFIX)) {
+                listing_sort(list);
+                return source_set_reserve(set, 1, error) ?: remote_dir_open_files(dir, &file, 1, set->objects, error);
+        }
+        return listing_choose(list, parts->path[0] != '\0' ? "in this folder of the revision" : "in this revision",
+                              error)
+                       ?: remote_dir_open(dir, set, error);
 }
 
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
@@ -252,12 +410,10 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
         cleanup_with(remote_dir_deinit) struct remote_dir dir;
-        char commit[HF_COMMIT];
-        int r = dir_init(&dir, sources, canonical, error) ?: read_revision(&dir, sources->hf, commit, &list, error);
+        struct parts parts;
+        int r = dir_init(&dir, sources, canonical, error) ?: find_revision(&dir, sources->hf, &parts, &list, error);
         dir.listing = &list;
-        r = r ?: listing_choose(&list, "in this revision", error)
-                      ?: enter_revision(&dir, sources->hf, commit, error)
-                      ?: remote_dir_open(&dir, set, error);
+        r = r ?: open_files(&dir, &parts, &list, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
                 r = check_file(&list, &set->objects[i], want_sha256, error);
         return r;
@@ -269,18 +425,31 @@ static int hf_list_sidecars(const struct sources *sources, const char *canonical
                             struct error *error)
 {
         cleanup_with(remote_dir_deinit) struct remote_dir dir;
-        char commit[HF_COMMIT];
-        return dir_init(&dir, sources, canonical, error) ?: read_revision(&dir, sources->hf, commit, list, error);
+        struct parts parts;
+        return dir_init(&dir, sources, canonical, error) ?: find_revision(&dir, sources->hf, &parts, list, error);
 }
 
-/* By the revision as it was given. */
+/* By the revision as it was given, in one round; only of a text with several readings the Hub says which it is. */
 static int hf_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
+        cleanup_with(listing_deinit) struct listing list = {.shown = canonical, .sidecars = true};
         cleanup_with(remote_dir_deinit) struct remote_dir dir;
-        return dir_init(&dir, sources, canonical, error)
-                       ?: enter_revision(&dir, sources->hf, revision_of(canonical), error)
-                       ?: remote_dir_open_text(&dir, name, object, error);
+        struct parts parts, other;
+        int r = dir_init(&dir, sources, canonical, error);
+        if (r < 0)
+                return r;
+        if (split(canonical, 1, &other)) {
+                r = find_revision(&dir, sources->hf, &parts, &list, error);
+        } else {
+                require(split(canonical, 0, &parts));
+                cleanup_free char *revision = strndup(parts.revision, (size_t)parts.revision_len);
+                cleanup_free char *folder = folder_of(parts.path);
+                r = revision != NULL && folder != NULL
+                            ? enter_revision(&dir, sources->hf, &parts, revision, folder, error)
+                            : error_no_memory(error);
+        }
+        return r ?: remote_dir_open_text(&dir, name, object, error);
 }
 
 /* ---- lifecycle ---- */
@@ -302,23 +471,35 @@ static bool stored_token(char **token)
         return true;
 }
 
+/* The endpoint with a scheme and without slashes at its end. One that is invalid may be that of a variable, which is
+ * there for other programs, too. */
+static int set_endpoint(struct hf *hf, const char *endpoint, struct error *error)
+{
+        const char *text = filled(endpoint) ?: ENDPOINT, *variable = filled(getenv("HF_ENDPOINT"));
+        bool is_variable = same_text(variable, text);
+        struct http_url url;
+        hf->endpoint =
+                format_new("%s%.*s", strstr(text, "://") == NULL ? "https://" : "", (int)trimmed_len(text, '/'), text);
+        if (hf->endpoint == NULL)
+                return error_no_memory(error);
+        if (http_url_parse(&url, hf->endpoint) == 0)
+                return 0;
+        error_set(is_variable ? &hf->fault : error, STREAMER_EINVAL,
+                  "%s: not http(s)://host[:port], without user and password",
+                  is_variable ? "HF_ENDPOINT" : "hf.endpoint");
+        if (is_variable)
+                log_warn("loads from the Hub fail: %s", hf->fault.text);
+        return is_variable ? 0 : error->code;
+}
+
 int hf_new(struct hf **out, const char *endpoint, const char *token, struct error *error)
 {
-        struct http_url url;
         struct hf *hf = calloc(1, sizeof(*hf));
         if (hf == NULL)
                 return error_no_memory(error);
-        hf->endpoint = strdup(filled(endpoint) ?: ENDPOINT);
         hf->stored = filled(token) == NULL;
         bool ok = hf->stored ? stored_token(&hf->token) : (hf->token = strdup(token)) != NULL;
-        if (hf->endpoint != NULL)
-                hf->endpoint[trimmed_len(hf->endpoint, '/')] = '\0';
-        int r = 0;
-        if (hf->endpoint == NULL || !ok)
-                r = error_no_memory(error);
-        else if (http_url_parse(&url, hf->endpoint) < 0)
-                r = error_set(error, STREAMER_EINVAL,
-                              "hf.endpoint: not http(s)://host[:port], without user and password");
+        int r = ok ? set_endpoint(hf, endpoint, error) : error_no_memory(error);
         *out = r == 0 ? hf : hf_free(hf);
         return r;
 }

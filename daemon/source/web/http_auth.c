@@ -8,11 +8,26 @@
 
 #include <openssl/evp.h>
 
+#define BLANKS " \t\r\n\f\v"
+
+static bool is_sendable(const char *value)
+{
+        for (const unsigned char *c = (const unsigned char *)value; *c != '\0'; c++)
+                if (*c < ' ' || *c == 0x7f)
+                        return false;
+        return true;
+}
+
 /* NULL: no memory. */
 static char *header_value(const char *user, const char *secret)
 {
-        if (user == NULL)
-                return format_new("Bearer %s", secret);
+        if (user == NULL) {
+                secret += strspn(secret, BLANKS);
+                size_t len = strlen(secret);
+                while (len > 0 && strchr(BLANKS, secret[len - 1]) != NULL)
+                        len--;
+                return format_new("Bearer %.*s", (int)len, secret);
+        }
         cleanup_with(secret_free_p) char *pair = format_new("%s:%s", user, secret);
         size_t n = pair != NULL ? strlen(pair) : 0;
         char *value = pair != NULL ? calloc(1, n * 2 + 16) : NULL;
@@ -41,6 +56,11 @@ int http_auth_new(struct http_access **access, const struct http_access_ops *ops
         if ((setting != NULL && auth->setting == NULL) || (!auth->empty && auth->authorization == NULL)) {
                 http_auth_free(&auth->access);
                 return error_no_memory(error);
+        }
+        if (!auth->empty && !is_sendable(auth->authorization)) {
+                http_auth_free(&auth->access);
+                return error_set(error, STREAMER_EFAILED,
+                                 "the token has a line break or another byte that no header may hold");
         }
         *access = &auth->access;
         return 0;

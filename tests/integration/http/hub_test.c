@@ -59,6 +59,10 @@ static void answer_cdn(struct endpoint *e, const struct endpoint_request *reques
 static char *listing(const char *repository)
 {
         bool shards = strcmp(repository, "org/sharded") == 0;
+        if (strcmp(repository, "org/parts") == 0)
+                return format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"model_index.json\"},"
+                                   "{\"rfilename\":\"unet/config.json\"},{\"rfilename\":\"unet/model.safetensors\"},"
+                                   "{\"rfilename\":\"vae/model.safetensors\"}]}");
         if (shards)
                 return format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\"},"
                                    "{\"rfilename\":\"original/model.safetensors\"},"
@@ -77,8 +81,8 @@ static char *listing(const char *repository)
 /* "/api/models/ORG/NAME/revision/REV?...": the repository, if it exists with this kind and revision. */
 static char *repository_of(const char *path)
 {
-        static const char *const names[] = {"org/tiny",   "org/sharded", "org/resized",
-                                            "org/forged", "org/gated",   "org/expiring"};
+        static const char *const names[] = {"org/tiny",  "org/sharded",  "org/resized", "org/forged",
+                                            "org/gated", "org/expiring", "org/parts"};
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
                 static const char *const revisions[] = {"main", "v1%2Fb", COMMIT};
                 for (size_t r = 0; r < 3; r++)
@@ -100,6 +104,9 @@ static bool knows(const char *token, const char *path)
 static char *location(const char *path, const char *name)
 {
         const char *query = fades(path) ? format_text("?link=%d&of=org/expiring", expired ? 2 : 1) : "";
+        /* The parts are the whole model, and the first file of the other one. */
+        if (strncmp(path, "/org/parts/", 11) == 0 && strncmp(name, "unet/", 5) == 0)
+                name += 5;
         return format_text("Location: %s/%s/%s%s\r\nX-Linked-Size: 1\r\n", cdn.url,
                            strncmp(path, "/org/sharded/", 13) == 0 ? "shards" : "whole", name, query);
 }
@@ -173,6 +180,31 @@ FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnec
 TEST(a_model_by_its_name_and_revision, EACH(revisions))
 {
         load_equals(format_text("hf://org/tiny%s", revisions[_i]), "org/tiny", whole);
+}
+
+static const struct {
+        const char *source, *name;
+} parts[] = {
+        {"hf://org/parts/unet", "org/parts/unet"},
+        {"hf://org/parts@main/unet/", "org/parts/unet"},
+        {"hf://org/parts@" COMMIT "/unet", "org/parts/unet"},
+        {"hf://org/parts@v1/b/unet", "org/parts"},
+        {"hf://org/parts/unet/model.safetensors", "org/parts/unet/model"},
+        {"HF://org/parts@v1/b/unet/model.safetensors", "org/parts"},
+};
+
+TEST(a_folder_or_a_file_of_a_repository, EACH(parts))
+{
+        load_equals(parts[_i].source, parts[_i].name, whole);
+        if (strstr(parts[_i].source, "v1/b/unet/") == NULL)
+                assert_lists(parts[_i].source, "{\"files\":[{\"name\":\"config.json\"}]}");
+}
+
+TEST(a_folder_without_weights_of_a_repository)
+{
+        assert_fails("hf://org/parts", STREAMER_ENOENT, "no safetensors files in this revision");
+        assert_fails("hf://org/parts/none", STREAMER_ENOENT, "no safetensors files in this folder of the revision");
+        assert_fails("hf://org/parts@v9/unet", STREAMER_ENOENT, "the Hub answers 404");
 }
 
 TEST(a_model_in_shards)

@@ -94,6 +94,79 @@ TEST(a_refusal_says_whether_a_token_was_sent)
         assert_hub_fails("hf_thetoken", STREAMER_EPERM, "the Hub answers 403 (hf://org/name@main, with a token)");
 }
 
+static void answer_restricted(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        reply->status = 403;
+        reply->headers =
+                format_text("X-Error-Code: GatedRepo\r\nX-Error-Message: Visit the page to ask for access\r\n");
+}
+
+TEST(a_refusal_has_the_hubs_own_words)
+{
+        server.answer = answer_restricted;
+        assert_hub_fails(NULL, STREAMER_EPERM,
+                         "the Hub answers 403 GatedRepo: Visit the page to ask for access (hf://org/name@main, without "
+                         "a token)");
+}
+
+static const struct {
+        const char *variable, *value;
+        bool offline;
+} variables[] = {{"HF_HUB_OFFLINE", "1", true},
+                 {"HF_HUB_OFFLINE", "yes", true},
+                 {"HF_HUB_OFFLINE", "0", false},
+                 {"TRANSFORMERS_OFFLINE", "true", true}};
+
+TEST(offline_the_hub_is_not_asked, EACH(variables))
+{
+        body = "{}";
+        setenv(variables[_i].variable, variables[_i].value, 1);
+        assert_hub_fails(NULL, STREAMER_EFAILED,
+                         variables[_i].offline
+                                 ? format_text("the Hub is not asked: %s is set in the daemon's environment "
+                                               "(hf://org/name@main)",
+                                               variables[_i].variable)
+                                 : "the answer names no commit (hf://org/name@main)");
+        ck_assert_uint_eq(server.requests, !variables[_i].offline);
+}
+
+TEST(an_invalid_endpoint_of_the_environment_fails_loads_alone)
+{
+        setenv("HF_ENDPOINT", "ftp://mirror", 1);
+        ck_assert_int_eq(hf_new(&sources.hf, "ftp://mirror", NULL, &error), 0);
+        FAILS_SAYING(error, source_open(&sources, "hf://org/name@main", false, &set, &error), STREAMER_EINVAL,
+                     "HF_ENDPOINT: not http(s)://host[:port], without user and password");
+        struct hf *other;
+        FAILS_SAYING(error, hf_new(&other, "ftp://own", NULL, &error), STREAMER_EINVAL,
+                     "hf.endpoint: not http(s)://host[:port], without user and password");
+        setenv("HF_ENDPOINT", "hf-mirror.com", 1);
+        ck_assert_int_eq(hf_new(&other, "hf-mirror.com", NULL, &error), 0);
+        hf_free(other);
+}
+
+static char *authorization;
+
+static void answer_anything(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        authorization = endpoint_header(request, "Authorization");
+        reply->body = format_text("{}");
+}
+
+TEST(a_token_loses_blanks_around_it)
+{
+        server.answer = answer_anything;
+        assert_hub_fails(" hf_thetoken\r\n", STREAMER_EFAILED, "the answer names no commit (hf://org/name@main)");
+        ck_assert_str_eq(authorization, "Bearer hf_thetoken");
+}
+
+TEST(a_token_that_no_header_may_hold_is_named)
+{
+        setenv("HF_TOKEN", "hf_the\ntoken", 1);
+        assert_hub_fails("hf_the\ntoken", STREAMER_EFAILED,
+                         "HF_TOKEN: the token has a line break or another byte that no header may hold");
+        ck_assert_uint_eq(server.requests, 0);
+}
+
 /* ---- lists of a store ---- */
 
 static struct listing list;
@@ -150,6 +223,18 @@ static void answer_other(struct endpoint *e, const struct endpoint_request *requ
         }
 }
 
+/* A range from byte 0 of an object without bytes. */
+static void answer_empty(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        reply->status = strchr(request->path, '?') != NULL ? 200 : 416;
+        reply->body = reply->status == 200
+                              ? format_text("<ListBucketResult><Contents><Key>m/model.safetensors</Key><Size>0</Size>"
+                                            "<ETag>e1</ETag></Contents></ListBucketResult>")
+                              : format_text("<Error><Code>InvalidRange</Code></Error>");
+}
+
+static const char *const empty[] = {"s3://bucket/m/", "s3://bucket/m/model.safetensors"};
+
 static void assert_list_fails(const char *text)
 {
         FAILS_SAYING(error, source_list_sidecars(&sources, "s3://bucket/m/", false, &list, &error), STREAMER_EFAILED,
@@ -201,4 +286,11 @@ TEST(an_object_with_another_etag_than_the_list, EACH(lists))
         FAILS_WITH(error, source_open(&sources, "s3://bucket/m/", false, &set, &error),
                    lists[_i].text != NULL ? STREAMER_EFAILED : 0, lists[_i].text ?: "");
         ck_assert_uint_eq(n_listed, lists[_i].lists);
+}
+
+TEST(an_object_without_bytes_is_opened, EACH(empty))
+{
+        server.answer = answer_empty;
+        ck_assert_msg(source_open(&sources, empty[_i], false, &set, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(set.objects[0].version.size, 0);
 }
