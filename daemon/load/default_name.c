@@ -19,13 +19,13 @@ static enum name_use name_use(const struct loads *loads, const char *name, const
         list_each_item (const struct model_name, n, resident_bucket(loads->resident, name), by_name) {
                 if (n->generation->state == GENERATION_FAILED || strcmp(n->text, name) != 0)
                         continue;
-                if (strcmp(model_name_source(n), source) != 0)
+                if (!source_same(model_name_source(n), source))
                         return NAME_OF_OTHER;
                 use = NAME_OF_SOURCE;
         }
         const char *desired = loads->desired_source != NULL ? loads->desired_source(loads, name) : NULL;
         if (desired != NULL)
-                use = strcmp(desired, source) == 0 ? NAME_OF_SOURCE : NAME_OF_OTHER;
+                use = source_same(desired, source) ? NAME_OF_SOURCE : NAME_OF_OTHER;
         return use;
 }
 

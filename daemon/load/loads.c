@@ -71,7 +71,7 @@ static struct load *find_same(struct loads *loads, const struct load_request *re
         list_each_item (struct load, l, &loads->all, link)
                 if (!load_ended(l->state) && !l->request.dry_run && !request->dry_run &&
                     (l->request.sha256 || !request->sha256) && !load_has(l, TARGET_FAILED) &&
-                    strcmp(l->source, request->source) == 0 && strcmp(l->name, request->name) == 0 &&
+                    source_same(l->source, request->source) && strcmp(l->name, request->name) == 0 &&
                     same_text(l->pattern, request->pattern) && same_devices(l, devices, n_devices))
                         return l;
         return NULL;

@@ -31,6 +31,9 @@ struct source_roots *source_roots_free(struct source_roots *roots); /* with the 
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
 int source_canonical(const char *source, char **out, struct error *error);
 
+/* Two canonical texts for one source: URLs may differ in their signature. */
+bool source_same(const char *a, const char *b);
+
 /* Candidates for the default name of a model, from the shortest (0): the last component without ".safetensors"; each
  * further one takes a leading component more. For a snapshot folder of an HF cache (models--org--name/snapshots/REV)
  * "org/name", then "org/name@REV", and for what lies in it "org/name/FILE", then "org/name@REV/FILE". The longest is

@@ -4,26 +4,56 @@
  */
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
+#include "daemon/io/http/http.h"
 #include "daemon/source/listing.h"
 #include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
+
+#include <ctype.h>
+#include <strings.h>
 
 /* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {
         &source_probe, &source_web, &source_s3, &source_hf, &source_local,
 };
 
-static const struct source_ops *ops_of(const char *source)
+/* In any case, as in all URIs. */
+static const struct source_ops *find_ops(const char *source, size_t *scheme_len)
 {
         for (size_t i = 0;; i++)
-                for (const char *const *scheme = sources_known[i]->schemes; *scheme != NULL; scheme++)
-                        if (strncmp(source, *scheme, strlen(*scheme)) == 0)
+                for (const char *const *scheme = sources_known[i]->schemes; *scheme != NULL; scheme++) {
+                        *scheme_len = strlen(*scheme);
+                        if (strncasecmp(source, *scheme, *scheme_len) == 0)
                                 return sources_known[i];
+                }
 }
 
+static const struct source_ops *ops_of(const char *source)
+{
+        size_t ignored;
+        return find_ops(source, &ignored);
+}
+
+/* The kinds and all comparisons expect a scheme in small letters. */
 int source_canonical(const char *source, char **out, struct error *error)
 {
-        return ops_of(source)->canonical(source, out, error);
+        size_t scheme_len;
+        const struct source_ops *ops = find_ops(source, &scheme_len);
+        cleanup_free char *text = strdup(source);
+        if (text == NULL)
+                return error_no_memory(error);
+        for (size_t i = 0; i < scheme_len; i++)
+                text[i] = (char)tolower((unsigned char)text[i]);
+        return ops->canonical(text, out, error);
+}
+
+bool source_same(const char *a, const char *b)
+{
+        if (ops_of(a) != &source_web || ops_of(b) != &source_web)
+                return strcmp(a, b) == 0;
+        cleanup_free char *x = http_url_without_signature(a);
+        cleanup_free char *y = http_url_without_signature(b);
+        return x != NULL && y != NULL && strcmp(x, y) == 0;
 }
 
 char *source_default_name(const char *canonical, unsigned n)

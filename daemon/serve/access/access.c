@@ -37,12 +37,12 @@ static int check_name(const struct server *server, const struct conn *conn, cons
         list_each_item (const struct generation, g, &server->resident->generations, link) {
                 const struct model_name *known = generation_find_name(g, name);
                 if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
-                    strcmp(model_name_source(known), canonical) != 0)
+                    !source_same(model_name_source(known), canonical))
                         return REFUSE(name, "load", "uid %u loaded another source under this name", known->owner,
                                       OTHER_NAME);
         }
         const struct desired_model *desired = desired_find(&server->desired, name);
-        if (desired != NULL && desired->spec.owner != conn->caller.uid && strcmp(desired->spec.source, canonical) != 0)
+        if (desired != NULL && desired->spec.owner != conn->caller.uid && !source_same(desired->spec.source, canonical))
                 return REFUSE(name, "load", "another source is to be loaded under this name for uid %u",
                               desired->spec.owner, OTHER_NAME);
         return 0;

@@ -6,8 +6,10 @@
  */
 #include "daemon/source/web/remote_dir.h"
 
+#include "daemon/base/text/percent.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
+#include "proto/codec.h"
 
 /* The rest of a tensor in a header, besides its name: dtype, shape of three, offsets of 12 digits; and the rest of the
  * header besides its tensors. A longer header costs one more request. */
@@ -22,6 +24,17 @@ void remote_dir_deinit(struct remote_dir *dir)
         dir->url = dir->shown = NULL;
 }
 
+/* Without its query, and with the file's own name, by which it is compared with other files and lists. A name that is
+ * no text, or that has a slash, stays as it is. */
+static char *shown_url(const char *source)
+{
+        char *shown = redact_source_new(source), *slash = shown != NULL ? strrchr(shown, '/') : NULL;
+        cleanup_free char *name = slash != NULL ? strdup(slash + 1) : NULL;
+        if (name != NULL && percent_decode(name, '+') && codec_utf8(name, strlen(name)) && strchr(name, '/') == NULL)
+                strcpy(slash + 1, name);
+        return shown;
+}
+
 int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *file, struct object_url *url,
                         struct error *error)
 {
@@ -33,7 +46,7 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
                                    .optional = file->optional};
         if (file->name == NULL) {
                 url->url = strdup(dir->source);
-                url->shown = redact_source_new(dir->source);
+                url->shown = shown_url(dir->source);
         } else {
                 cleanup_free char *encoded = http_url_encode(file->name, "/");
                 url->url = encoded != NULL ? format_new("%s%s", dir->url, encoded) : NULL;

@@ -5,6 +5,9 @@
  */
 #include "tests/integration/http_fixture.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 /* ---- good servers ---- */
 
 FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
@@ -95,6 +98,33 @@ TEST(the_setting_bounds_the_requests_in_flight)
         client_equals(c, "m", large);
         ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
         stop_own(c);
+}
+
+/* As the list has it, not as the URL. */
+TEST(an_encoded_name_is_found_in_a_list_of_digests)
+{
+        char digest[65];
+        must(mkdir(suite_path("www/sums"), 0755));
+        model_write(model, suite_path("www/sums/we ird%%.safetensors"));
+        file_sha256(suite_path("www/sums/we ird%%.safetensors"), digest);
+        suite_file("www/sums/SHA256SUMS", format_text("%s  we ird%%.safetensors\n", digest));
+        assert_verified(url(web.http, "/sums/we%20ird%25.safetensors"), model);
+        ck_assert_uint_eq(proxy.faults, 0);
+}
+
+/* Each load reads it, since its time is not over, and tells no versions apart. */
+TEST(a_source_without_a_version_is_loaded_again)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DROP, .what = PROXY_ALL, .text = "\r\nETag"});
+        model_write(model, suite_path("www/new.safetensors"));
+        const struct timespec times[] = {{.tv_sec = time(NULL) + 3600}, {.tv_sec = time(NULL) + 3600}};
+        must(utimensat(AT_FDCWD, suite_path("www/new.safetensors"), times, 0));
+        client_load(client, through("/new.safetensors"), "m");
+        uint64_t first = json_number(client_call(client, "list", NULL), "models.0.generation");
+        client_load(client, through("/new.safetensors"), "m");
+        ck_assert_uint_gt(json_number(client_call(client, "list", NULL), "models.0.generation"), first);
+        ck_assert(log_wait_for(test_daemon.log, "the server sends no "));
+        client_unload(client, "m");
 }
 
 /* ---- refusals ---- */

@@ -24,6 +24,16 @@ static const struct {
         {"file:///a%20b%2Fc%C3%A9", "/a b/c\xc3\xa9"},
         {"/a%20b", "/a%20b"},
         {"/odd://name", "/odd:/name"},
+        {"FILE:///Models/X", "/Models/X"},
+        {"S3://Bucket/Key.safetensors", "s3://Bucket/Key.safetensors"},
+        {"HTTPS://Host/M.safetensors", "https://host/M.safetensors"},
+        {"Hf://Org/Name", "hf://Org/Name@main"},
+        {"hf://org/name", "hf://org/name@main"},
+        {"hf://org/name@", "hf://org/name@main"},
+        {"hf://org/name/unet/", "hf://org/name@main/unet"},
+        {"hf://org/name/a@b/c.safetensors", "hf://org/name@main/a@b/c.safetensors"},
+        {"hf://org/name@v1/b", "hf://org/name@v1/b"},
+        {"hf://gpt2@refs/pr/1/unet", "hf://gpt2@refs/pr/1/unet"},
 };
 
 TEST(a_source_has_one_canonical_form, EACH(canonicals))
@@ -53,6 +63,24 @@ TEST(only_a_url_has_a_query, EACH(queries))
 }
 
 static const struct {
+        const char *a, *b;
+        bool same;
+} pairs[] = {
+        {"https://host/m?v=1&X-Amz-Signature=a", "https://host/m?X-Amz-Date=2&X-Amz-Signature=b&v=1", true},
+        {"https://host/m?X-Goog-Signature=a", "https://host/m", true},
+        {"https://host/m?v=1", "https://host/m?v=2", false},
+        {"https://host/m?X-Amz-Date=1", "https://host/n?X-Amz-Date=1", false},
+        {"s3://b/m?X-Amz-Date=1", "s3://b/m?X-Amz-Date=2", false},
+        {"/models/m", "/models/m", true},
+        {"/models/m", "/models/n", false},
+};
+
+TEST(sources_that_differ_in_a_signature_are_the_same, EACH(pairs))
+{
+        ck_assert_int_eq(source_same(pairs[_i].a, pairs[_i].b), pairs[_i].same);
+}
+
+static const struct {
         const char *source;
         int code;
         const char *what;
@@ -73,12 +101,14 @@ static const struct {
         {"gs://bucket/key", STREAMER_EUNSUPPORTED, "no source of this kind"},
         {"rsync://host/x", STREAMER_EUNSUPPORTED, "no source of this kind"},
         {"hf://org/x@../../y", STREAMER_EINVAL, "hf://org/x@../../y: not a revision"},
-        {"hf://", STREAMER_EINVAL, "not hf://org/name[@revision]"},
-        {"hf:///x", STREAMER_EINVAL, "not hf://org/name[@revision]"},
-        {"hf://a/b/c", STREAMER_EINVAL, "not hf://org/name[@revision]"},
-        {"hf://../x", STREAMER_EINVAL, "not hf://org/name[@revision]"},
-        {"hf://org/..", STREAMER_EINVAL, "not hf://org/name[@revision]"},
-        {"hf://o rg/x", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"hf://", STREAMER_EINVAL, "not hf://org/name[@revision][/path]"},
+        {"hf:///x", STREAMER_EINVAL, "not hf://org/name[@revision][/path]"},
+        {"hf://org/x/../y", STREAMER_EINVAL, "hf://org/x/../y: not a path in a repository"},
+        {"hf://org/x//y", STREAMER_EINVAL, "hf://org/x//y: not a path in a repository"},
+        {"hf://org/x@a//y", STREAMER_EINVAL, "hf://org/x@a//y: not a revision"},
+        {"hf://../x", STREAMER_EINVAL, "not hf://org/name[@revision][/path]"},
+        {"hf://org/..", STREAMER_EINVAL, "not hf://org/name[@revision][/path]"},
+        {"hf://o rg/x", STREAMER_EINVAL, "not hf://org/name[@revision][/path]"},
         {"s3://", STREAMER_EINVAL, "not the name of a bucket"},
         {"s3:///key", STREAMER_EINVAL, "not the name of a bucket"},
         {"s3://a b/key", STREAMER_EINVAL, "not the name of a bucket"},
@@ -144,6 +174,11 @@ static const struct {
         {"hf://org/name@main", "org/name", 0},
         {"hf://org/name@main", "org/name@main", 1},
         {"hf://org/name@main", "org/name@main", 2},
+        {"hf://org/name@v1/b", "org/name", 0},
+        {"hf://org/name@v1/b", "org/name@v1/b", 1},
+        {"hf://org/name@main/unet", "org/name/unet", 0},
+        {"hf://org/name@main/unet", "org/name@main/unet", 1},
+        {"hf://org/name@refs/pr/1/unet/model.safetensors", "org/name/unet/model", 0},
         {"/models/.safetensors", ".safetensors", 0},
         {"/", "model", 0},
         {"/hub/models--org--name/snapshots/abc", "org/name", 0},

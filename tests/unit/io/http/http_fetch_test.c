@@ -144,6 +144,48 @@ TEST(other_failures_back_off_longer)
         ck_assert_uint_gt(longest_pause(503, 100, false, 0), 2 * SECOND);
 }
 
+/* ---- rate limits ---- */
+
+static void answer_limited(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        reply->status = e->requests == 1 ? 429 : 200;
+        reply->headers = format_text("RateLimit: \"api\";r=0;t=1\r\nRetry-After: 60\r\n");
+}
+
+/* Although there is only one try, and no patience. */
+TEST(a_used_up_rate_limit_is_waited_for)
+{
+        struct http_opts hasty = opts;
+        struct http_fetch fetch = {.request = {.shown = "x", .url = serve(answer_limited)}, .max_body = 10};
+        struct http *impatient;
+        hasty.tries = 1;
+        ck_assert_int_eq(http_new(&impatient, &hasty, &error), 0);
+        uint64_t began = now_ns();
+        ck_assert_msg(http_fetch(impatient, &fetch, 1, &error) == 0, "%s", error.text);
+        ck_assert_uint_ge(now_ns() - began, SECOND);
+        ck_assert_uint_eq(endpoint.requests, 2);
+        http_free(impatient);
+}
+
+static void answer_no_range(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        reply->status = e->requests == 1 ? 416 : 200;
+        reply->headers = format_text("Content-Range: bytes */1\r\n");
+}
+
+/* A server that has another file under the name for a moment. */
+TEST(a_range_that_the_object_has_is_asked_for_again)
+{
+        struct http_fetch fetch = {
+                .request = {.shown = "x", .url = serve(answer_no_range), .offset = 10, .len = 10, .size = 100},
+                .max_body = 10};
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        fetch.request.size = 15;
+        endpoint.requests = 0;
+        FAILS_WITH(error, http_fetch(http, &fetch, 1, &error), STREAMER_EFAILED, "the server answers 416");
+        ck_assert_uint_eq(endpoint.requests, 1);
+}
+
 /* ---- certificates ---- */
 
 static void answer_anything(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)

@@ -86,11 +86,13 @@ static const struct {
         const char *url;
         bool allowed;
 } plain[] = {
-        {"https://anywhere/x", true},  {"http://localhost/x", true},       {"http://127.0.0.1:80/x", true},
-        {"http://127.9.9.9/x", true},  {"http://[::1]/x", true},           {"http://named/x", true},
-        {"http://named:81/x", true},   {"http://ported:8080/x", true},     {"http://ported/x", false},
-        {"http://elsewhere/x", false}, {"http://127.0.0.1.evil/x", false}, {"http://localhost.evil/x", false},
-        {"http://notnamed/x", false},
+        {"https://anywhere/x", true},       {"http://localhost/x", true},
+        {"http://127.0.0.1:80/x", true},    {"http://127.9.9.9/x", true},
+        {"http://[::1]/x", true},           {"http://named/x", true},
+        {"http://named:81/x", true},        {"http://ported:8080/x", true},
+        {"http://ported/x", false},         {"http://bucket.localhost:9000/x", true},
+        {"http://elsewhere/x", false},      {"http://127.0.0.1.evil/x", false},
+        {"http://localhost.evil/x", false}, {"http://notnamed/x", false},
 };
 
 TEST(plain_http_is_for_loopback_and_named_hosts, EACH(plain))
@@ -104,7 +106,88 @@ TEST(plain_http_is_for_loopback_and_named_hosts, EACH(plain))
         ck_assert_int_eq(r, plain[_i].allowed ? 0 : STREAMER_EPERM);
 }
 
+static const struct {
+        const char *text, *origin; /* NULL: none */
+} origins[] = {
+        {"Host", "https://host:443"},
+        {"host:8443", "https://host:8443"},
+        {"https://host", "https://host:443"},
+        {"http://host", "http://host:80"},
+        {"http://host:8080", "http://host:8080"},
+        {"::1", "https://[::1]:443"},
+        {"http://[::1]:81", "http://[::1]:81"},
+        {"http://host/", NULL},
+        {"ftp://host", NULL},
+        {"u@host", NULL},
+        {"", NULL},
+};
+
+TEST(an_origin_has_a_scheme_a_host_and_a_port, EACH(origins))
+{
+        char text[HTTP_ORIGIN_TEXT];
+        struct http_url origin;
+        ck_assert_int_eq(http_origin_parse(&origin, origins[_i].text), origins[_i].origin != NULL ? 0 : -1);
+        if (origins[_i].origin == NULL)
+                return;
+        http_origin_text(text, &origin);
+        ck_assert_str_eq(text, origins[_i].origin);
+}
+
+static const struct {
+        const char *url, *without;
+} signatures[] = {
+        {"https://h/m", "https://h/m"},
+        {"https://h/m?a=1&b=2", "https://h/m?a=1&b=2"},
+        {"https://h/m?X-Amz-Date=1&a=1&x-amz-signature=2", "https://h/m?a=1"},
+        {"https://h/m?X-Goog-Signature=2", "https://h/m"},
+        {"https://h/m?sv=1&a=1&sig=x%3D&se=2", "https://h/m?a=1"},
+        {"https://h/m?sv=1&a=1&se=2", "https://h/m?sv=1&a=1&se=2"},
+        {"https://h/m?Expires=1&Signature=x&Key-Pair-Id=k", "https://h/m"},
+        {"https://h/m?Expires=1&AWSAccessKeyId=a&Signature=x&v=1", "https://h/m?v=1"},
+        {"https://h/m?Expires=1&Signature=x", "https://h/m?Expires=1&Signature=x"},
+};
+
+TEST(a_url_without_its_signature, EACH(signatures))
+{
+        ck_assert_str_eq(http_url_without_signature(signatures[_i].url), signatures[_i].without);
+}
+
 /* ---- answers ---- */
+
+static const struct {
+        const char *value;
+        time_t time;
+} dates[] = {
+        {"Thu, 01 Jan 1970 00:00:01 GMT", 1},
+        {"Mon, 01 Jan 2024 00:00:00 GMT", 1704067200},
+        {"2024-01-01T00:00:00.000Z", 1704067200},
+        {"2024-01-01T00:00:00Z", 1704067200},
+        {"2024-01-01T00:00:00", -1},
+        {"yesterday", -1},
+};
+
+TEST(a_date_of_a_header_or_a_list, EACH(dates))
+{
+        ck_assert_int_eq(http_date(dates[_i].value), dates[_i].time);
+}
+
+static const struct {
+        const char *value;
+        unsigned seconds;
+} limits[] = {
+        {"\"api\";r=0;t=55", 55},
+        {"\"api\"; r=0; t=55", 55},
+        {"\"api\";r=1;t=55", 0},
+        {"\"api\";t=55", 0},
+        {"\"api\";r=7;t=55, \"day\";r=0;t=8", 8},
+        {"\"api\";r=0;t=3600", 300},
+        {"", 0},
+};
+
+TEST(a_rate_limit_without_requests_left_is_waited_for, EACH(limits))
+{
+        ck_assert_uint_eq(http_rate_limit(limits[_i].value), limits[_i].seconds * SECOND);
+}
 
 static const struct {
         const char *value;
@@ -148,7 +231,8 @@ TEST(a_servers_message_is_one_short_line)
 
 TEST(transient_statuses_are_retried)
 {
-        static const int again[] = {408, 429, 500, 502, 503, 504}, never[] = {200, 400, 401, 403, 404, 412, 501, 505};
+        static const int again[] = {408, 421, 425, 429, 500, 502, 503, 504},
+                         never[] = {200, 400, 401, 403, 404, 412, 501, 505};
         for (size_t i = 0; i < ARRAY_SIZE(again); i++)
                 ck_assert(http_status_retry(again[i]));
         for (size_t i = 0; i < ARRAY_SIZE(never); i++)
