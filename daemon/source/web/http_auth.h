@@ -20,8 +20,8 @@ struct http_auth {
         uint64_t number;     /* of the authorization: counts replacements */
 };
 
-/* Either the secret, or its location in the form of secret_read(), or neither. A token loses blanks and line breaks around
- * it, which are often copied with it. STREAMER_EFAILED: no header may hold it. `user` outlives this. */
+/* Either the secret, or its location in the form of secret_read(), or neither. A token loses blanks and line breaks
+ * around it, which are often copied with it. STREAMER_EFAILED: no header may hold it. `user` outlives this. */
 int http_auth_new(struct http_access **access, const struct http_access_ops *ops, const char *user, const char *secret,
                   const char *setting, struct error *error);
 
