@@ -95,14 +95,24 @@ void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
 
 /* ---- credentials ---- */
 
+enum http_authorized {
+        HTTP_AUTHORIZED,
+        HTTP_AUTHORIZED_LATER, /* the credentials are being fetched: ask again soon */
+};
+
+enum http_refusal {
+        HTTP_REFUSAL_STAYS, /* with the error of HTTP */
+        HTTP_REFUSAL_RETRY, /* with other credentials, or since the provider knows it as temporary */
+};
+
 /* Embedded by a provider of credentials; its functions are called on any thread and return soon. */
 struct http_access_ops {
-        /* Before each try: adds to its headers. 1: credentials are being fetched, ask again soon. Not called after a
-         * redirect to another origin. */
+        /* Before each try: adds to its headers. An enum http_authorized, or an error. Not called once a redirect has
+         * led to another origin. */
         int (*authorize)(struct http_access *access, const struct http_request *request, struct http_headers *headers,
                          struct error *error);
-        /* A final status: sets `error` and returns its code; or 1: try again, with other credentials; or 0, as if
-         * NULL: the error of HTTP stays. */
+        /* A final status: an enum http_refusal, or the code of `error`, which it has set. NULL: the error of HTTP
+         * stays. */
         int (*refused)(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                        struct error *error);
         void (*free)(struct http_access *access);

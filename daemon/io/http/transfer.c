@@ -402,7 +402,7 @@ void http_transfer_begin(struct http_transfer *t)
                                : error_no_memory(&t->error);
         if (r == 0)
                 r = add_headers(t);
-        if (r == 1) {
+        if (r == HTTP_AUTHORIZED_LATER) {
                 t->start_ns = now_ns() + CREDENTIALS_PAUSE;
                 set_state(t, HTTP_WAITING);
                 return;
@@ -477,7 +477,7 @@ static int report_refusal(struct http_transfer *t)
 {
         struct http_access *access = t->request.access;
         if (access == NULL || access->ops->refused == NULL || t->left_origin)
-                return 0;
+                return HTTP_REFUSAL_STAYS;
         t->answer.by = t->sent.by;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }
@@ -506,7 +506,7 @@ static enum http_outcome describe_refusal(struct http_transfer *t)
                   t->request.shown);
         if (is_retried(t))
                 return HTTP_RETRY;
-        return report_refusal(t) == 1 ? HTTP_RETRY : HTTP_FAILED;
+        return report_refusal(t) == HTTP_REFUSAL_RETRY ? HTTP_RETRY : HTTP_FAILED;
 }
 
 static enum http_outcome status_outcome(struct http_transfer *t)

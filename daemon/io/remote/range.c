@@ -2,16 +2,19 @@
  *
  * A range: one request for a run of blocks.
  *
- *   requested > bytes fill the current block, hashed leaf by leaf > full: landed, the next block ... > ended
- *       \            \                                            \
- *        \            \                                            no slot for the next: paused until there is one
- *         \____________\_ failed: pause, then requested from the first missing byte > given up
+ *   waiting > requested <> paused          (enum range_state; the run ends in any of them)
+ *      ^__________|_________|
+ *
+ * Bytes fill the current block, hashed leaf by leaf. When it is full it has landed, and the next one begins. Without a
+ * slot for that the range is paused until there is one. After a failure it waits, and is then requested from the first
+ * missing byte, or given up.
  *
  * Bytes received before a failure stay: each answer is checked to be of the same version. A run may be
  * shortened in flight, when the rest of it passes to another request; the connection is then closed at the new end.
  *
- * A silent range, which receives no byte for several times the usual time of an answer, does not count against the
- * limit of its load. Once no block is left to take it is requested again, once, and its first request is cancelled.
+ * A silent range (the words are at the head of schedule.c) receives no byte for several times the usual time of an
+ * answer. It does not count against the limit of its load. Once no block is left to take it is requested again, once,
+ * and its first request is cancelled.
  *
  * A straggler near the end of a load, when no block is left to take and the throughput has fallen (concurrency.h),
  * first passes the rest of its run (up to http.request_max, which a slow connection would keep) to another request; its
@@ -97,19 +100,28 @@ static void range_free(struct range *range)
         free(range);
 }
 
-static void set_counted(struct range *range, bool counted)
+static void set_state(struct range *range, enum range_state state)
 {
+        static const unsigned may_follow[] = {
+                [RANGE_WAITING] = 1u << RANGE_REQUESTED,
+                [RANGE_REQUESTED] = 1u << RANGE_PAUSED | 1u << RANGE_WAITING,
+                [RANGE_PAUSED] = 1u << RANGE_REQUESTED | 1u << RANGE_WAITING,
+        };
         struct http_job *own = range->run.job->http;
-        if (range->counted == counted)
+        bool was = range->state == RANGE_REQUESTED, is = state == RANGE_REQUESTED;
+        if (range->state == state)
                 return;
-        range->counted = counted;
+        change_state(range->state, state, may_follow);
+        if (was == is)
+                return;
         lock_scope(&reader_of(range)->mutex);
-        own->requests += counted ? 1u : -1u;
-        if (!counted && own->concurrency.slowed_ns > 0)
+        require(is || own->requests > 0);
+        own->requests += is ? 1u : -1u;
+        if (!is && own->concurrency.slowed_ns > 0)
                 http_wake(reader_of(range), true); /* a range of another thread may wait for it */
 }
 
-/* Others may take the place of a ticket that is silent. */
+/* A silent ticket does not count against its job's limit, so that another one is taken. */
 static void set_silent(struct range *range, bool silent)
 {
         if (range->silent == silent)
@@ -121,12 +133,14 @@ static void set_silent(struct range *range, bool silent)
                 http_wake(reader_of(range), true);
 }
 
+/* The second request was answered, or has ended. */
 static void end_repeat(struct range *range)
 {
-        if (!range->repeating)
+        if (range->repeat != REPEAT_UNANSWERED)
                 return;
-        range->repeating = false;
+        range->repeat = REPEAT_USED;
         lock_scope(&reader_of(range)->mutex);
+        require(range->run.job->http->repeats > 0);
         range->run.job->http->repeats--;
 }
 
@@ -135,7 +149,7 @@ static void cancel_requests(struct range *range)
         end_repeat(range);
         http_transfer_cancel(&range->first);
         http_transfer_cancel(&range->hedge);
-        set_counted(range, false);
+        set_state(range, RANGE_WAITING);
 }
 
 static void hedge_free_slot(struct range *range)
@@ -210,6 +224,25 @@ static size_t block_fill(struct range *range, const unsigned char *data, size_t 
         return taken;
 }
 
+/* Whether runs are left to the other threads. */
+static void set_waits(struct http_thread *self, bool waits)
+{
+        lock_scope(&self->base.reader->mutex);
+        self->waits = waits;
+        http_wake(self->base.reader, true);
+}
+
+/* If the queue is full, this waits for a device, which may hang. */
+static void land_ticket(struct http_thread *self, struct ticket *ticket, const unsigned char *data)
+{
+        bool waits = ticket->slot != NULL && self->copy_queue.n == self->copy_queue.most;
+        if (waits)
+                set_waits(self, true);
+        copy_queue_land(&self->copy_queue, ticket, data);
+        if (waits)
+                set_waits(self, false);
+}
+
 /* The current block is full: lands it, or starts its copies. */
 static void block_land(struct range *range)
 {
@@ -227,7 +260,7 @@ static void block_land(struct range *range)
         range->has_block = false;
         range->retry.made = 0;              /* it made progress */
         http_thread_recheck(range->thread); /* more may be in flight by now */
-        copy_queue_land(&range->thread->copy_queue, &range->ticket, range->to);
+        land_ticket(range->thread, &range->ticket, range->to);
 }
 
 /* ---- answers ---- */
@@ -283,8 +316,7 @@ enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, s
                                 return HTTP_BROKEN;
                         if (run_over(range))
                                 return HTTP_ENOUGH;
-                        /* The slots may be held by ranges that wait for this request to end. */
-                        set_counted(range, false);
+                        set_state(range, RANGE_PAUSED);
                         return HTTP_PAUSE;
                 }
                 size_t taken = block_fill(range, data + done, n - done);
@@ -300,7 +332,7 @@ enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, s
 static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct range *range = t->context;
-        set_counted(range, false);
+        set_state(range, RANGE_WAITING);
         end_repeat(range);
         if (t->answer.redirect_url != NULL)
                 remote_set_redirect_url(object_of(range), t->answer.redirect_url);
@@ -315,9 +347,11 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         if (http_status_slow_down(t->answer.status))
                 update_limit(range, true, 0);
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
-        if (range->redirected)
+        if (range->redirected) {
+                outcome = HTTP_RETRY;
                 remote_set_redirect_url(object_of(range), NULL);
-        if ((!range->redirected && outcome != HTTP_RETRY) || !http_retry(t, &range->retry))
+        }
+        if (outcome == HTTP_FAILED || !http_retry(t, &range->retry))
                 range_fail(range, &t->error);
 }
 
@@ -379,36 +413,48 @@ static void request_rest(struct range *range)
         pthread_mutex_lock(&reader->mutex);
         bool over = reader_run_over_locked(&range->run), ends = over && !range->has_block;
         size_t end = range->run.end;
-        range->counted = !ends && may_request(job->http);
-        job->http->requests += range->counted;
+        bool may = may_request(job->http);
         pthread_mutex_unlock(&reader->mutex);
         if (ends) {
                 range_end(range, NULL);
                 return;
         }
+        if (!may)
+                return; /* it goes on waiting, until a request ends */
+        set_state(range, RANGE_REQUESTED);
         const struct plan_block *block = range->has_block ? range->ticket.block : &job->plan->blocks[range->run.next];
-        if (range->counted)
-                request(range, &range->first, block->file_off + (range->has_block ? range->fill.have : 0),
-                        block_end(over ? block : &job->plan->blocks[end - 1]));
+        request(range, &range->first, block->file_off + (range->has_block ? range->fill.have : 0),
+                block_end(over ? block : &job->plan->blocks[end - 1]));
 }
 
-/* The thread with the fewest ranges takes first: a thread that has more than another leaves the run to that one. */
+/* A thread that waits for a device serves none of its ranges meanwhile. */
+struct http_thread *http_next_taker_locked(struct http_thread *self)
+{
+        const struct engine *engine = &self->base.reader->engines[READ_HTTP];
+        struct http_thread *fewest = self;
+        list_each_item (struct http_thread, t, &engine->threads, base.link)
+                if (!t->waits && t->n_ranges < fewest->n_ranges)
+                        fewest = t;
+        return fewest;
+}
+
+/* A thread that has more ranges than another leaves the run to that one. */
 static bool take_run(struct range *range)
 {
-        struct http_thread *self = range->thread, *fewest = self;
+        struct http_thread *self = range->thread;
         struct reader *reader = reader_of(range);
         const struct engine *engine = &reader->engines[READ_HTTP];
         lock_scope(&reader->mutex);
-        list_each_item (struct http_thread, t, &engine->threads, base.link)
-                if (t->n_ranges < fewest->n_ranges)
-                        fewest = t;
-        bool taken = fewest == self && self->n_ranges < engine->capacity &&
-                     reader_run_begin_locked(&self->base, &range->run, &range->ticket);
-        self->n_ranges += taken;
-        if (fewest != self) {
-                http_thread_recheck(fewest);
-                http_loop_wake(&fewest->loop);
+        require(!self->waits);
+        struct http_thread *taker = http_next_taker_locked(self);
+        if (taker != self) {
+                http_thread_recheck(taker);
+                http_loop_wake(&taker->loop);
+                return false;
         }
+        bool taken =
+                self->n_ranges < engine->capacity && reader_run_begin_locked(&self->base, &range->run, &range->ticket);
+        self->n_ranges += taken;
         return taken;
 }
 
@@ -432,7 +478,42 @@ bool range_take(struct http_thread *self)
         return true;
 }
 
-/* ---- stragglers ---- */
+/* ---- silent and late ranges ---- */
+
+enum remedy { REMEDY_NONE, REMEDY_REPEAT, REMEDY_PASS_ON, REMEDY_HEDGE };
+
+/* Also counts its ticket as silent, or not. */
+static enum remedy choose_remedy(struct range *range, uint64_t now)
+{
+        struct read_job *job = range->run.job;
+        bool silent = false, repeats = false, late = false, last = false;
+        bool hedged = !http_transfer_is_idle(&range->hedge), hedge_failed = now - range->hedge_failed_ns < SECOND / 2;
+        if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
+                lock_scope(&reader_of(range)->mutex);
+                uint64_t silent_ns = http_transfer_silent_ns(&range->first, now);
+                silent = silent_ns > concurrency_silence(&job->http->concurrency);
+                repeats = silent && range->repeat == REPEAT_UNUSED && !hedged && http_try_repeat_locked(job);
+                late = !repeats && range->has_block && http_block_late_locked(job, range->begun_ns, now);
+                last = reader_run_over_locked(&range->run);
+        }
+        set_silent(range, silent && range->has_block);
+        if (repeats)
+                return REMEDY_REPEAT;
+        if (!late || hedged || hedge_failed)
+                return REMEDY_NONE;
+        return last ? REMEDY_HEDGE : REMEDY_PASS_ON;
+}
+
+/* Over another connection, unless this one was closed for it. */
+static void repeat_request(struct range *range, uint64_t now)
+{
+        log_debug("no byte for %.1f s: requested again (%s)", (double)http_transfer_silent_ns(&range->first, now) / 1e9,
+                  object_of(range)->path);
+        http_transfer_cancel(&range->first);
+        set_state(range, RANGE_WAITING);
+        range->repeat = REPEAT_UNANSWERED;
+        request_rest(range);
+}
 
 static void pass_rest_to_other(struct range *range)
 {
@@ -448,37 +529,30 @@ static void pass_rest_to_other(struct range *range)
         request_rest(other);
 }
 
-static void hedge_if_late(struct range *range, uint64_t now)
+static void begin_hedge(struct range *range, uint64_t now)
 {
-        struct reader *reader = reader_of(range);
-        struct read_job *job = range->run.job;
-        uint64_t silent_ns = http_transfer_silent_ns(&range->first, now);
-        bool silent = false, repeats = false, late = false, last = false;
-        if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
-                lock_scope(&reader->mutex);
-                silent = silent_ns > concurrency_silence(&job->http->concurrency);
-                repeats = silent && !range->repeated && http_transfer_is_idle(&range->hedge) &&
-                          http_try_repeat_locked(job);
-                late = !repeats && range->has_block && http_block_late_locked(job, range->begun_ns, now);
-                last = reader_run_over_locked(&range->run);
-        }
-        set_silent(range, silent && range->has_block);
-        if (repeats) {
-                log_debug("no byte for %.1f s: requested again (%s)", (double)silent_ns / 1e9, object_of(range)->path);
-                http_transfer_cancel(&range->first);
-                set_counted(range, false);
-                range->repeated = range->repeating = true;
-                request_rest(range);
+        range->hedge_slot = reader_slot_get(reader_of(range));
+        if (range->hedge_slot == NULL)
                 return;
-        }
-        if (!late || !http_transfer_is_idle(&range->hedge) || now - range->hedge_failed_ns < SECOND / 2)
-                return;
-        if (!last) {
+        log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9, object_of(range)->path);
+        request(range, &range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
+}
+
+/* Its first request is under way. */
+static void watch_range(struct range *range, uint64_t now)
+{
+        switch (choose_remedy(range, now)) {
+        case REMEDY_NONE:
+                break;
+        case REMEDY_REPEAT:
+                repeat_request(range, now);
+                break;
+        case REMEDY_PASS_ON:
                 pass_rest_to_other(range);
-        } else if ((range->hedge_slot = reader_slot_get(reader)) != NULL) {
-                log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,
-                          object_of(range)->path);
-                request(range, &range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
+                break;
+        case REMEDY_HEDGE:
+                begin_hedge(range, now);
+                break;
         }
 }
 
@@ -497,10 +571,10 @@ void ranges_recheck(struct http_thread *self)
                 } else if (ends) {
                         error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
                         range_fail(range, &error);
-                } else if (!http_transfer_is_paused(&range->first)) {
+                } else if (range->state != RANGE_PAUSED) {
                         continue;
                 } else if (have_block(range, &error)) {
-                        set_counted(range, true);
+                        set_state(range, RANGE_REQUESTED);
                         http_transfer_resume(&range->first);
                 } else if (error.code != 0) {
                         range_fail(range, &error);
@@ -514,8 +588,9 @@ unsigned ranges_tick(struct http_thread *self)
 {
         uint64_t now = now_ns(), next = HTTP_TICK_MS * MS;
         list_each_item_safe (struct range, range, &self->ranges, link) {
-                if (!http_transfer_is_idle(&range->first))
-                        hedge_if_late(range, now);
+                require((range->state == RANGE_WAITING) == http_transfer_is_idle(&range->first));
+                if (range->state != RANGE_WAITING)
+                        watch_range(range, now);
                 else if (range->retry.at_ns <= now)
                         request_rest(range);
                 else if (range->retry.at_ns - now < next)

@@ -53,7 +53,8 @@ struct http_thread {
         struct http_loop loop;
         struct copy_queue copy_queue;
         struct list ranges; /* in flight */
-        unsigned n_ranges;  /* of them; under the reader's lock */
+        unsigned n_ranges;  /* of them; under the reader's lock, as the next */
+        bool waits;         /* for a copy to a device, and takes no runs meanwhile */
         bool recheck;       /* atomic: there may be tickets to take or to give up */
         uint64_t busy_ns;   /* when it last had work; 0: its connections are closed */
 };
@@ -81,18 +82,28 @@ static inline void http_job_moved(struct read_job *job, uint64_t now, size_t n)
 
 /* ---- ranges ---- */
 
+/* Of its first request. */
+enum range_state {
+        RANGE_WAITING,   /* there is none: it is made at retry.at_ns, or as soon as the load may have one more */
+        RANGE_REQUESTED, /* under way, and counted among the requests of its job */
+        RANGE_PAUSED, /* under way, and waits for a slot: it is not counted, since the slots may be held by ranges that
+                       * wait for its end */
+};
+
+/* The second request instead of a silent one. */
+enum range_repeat { REPEAT_UNUSED, REPEAT_UNANSWERED, REPEAT_USED };
+
 struct range {
         struct list link;
         struct http_thread *thread;
+        enum range_state state;
+        enum range_repeat repeat;
         struct read_run run;
         struct http_transfer first, hedge;
-        bool redirected; /* the first goes to the stored target of a redirect instead of the object's URL */
-        unsigned char *hedge_slot;
+        bool redirected;           /* the first goes to the stored target of a redirect instead of the object's URL */
+        bool other_etag;           /* an answer had another ETag than the object */
+        unsigned char *hedge_slot; /* NULL: no hedge is under way */
         struct http_retry retry;
-        bool counted;    /* among its job's requests */
-        bool other_etag; /* an answer had another ETag than the object */
-        bool repeated;   /* its request was silent, and has been made again */
-        bool repeating;  /* the second request has no answer yet */
 
         /* The current block, if has_block: */
         bool has_block;
@@ -108,13 +119,18 @@ struct range {
 bool range_take(struct http_thread *self);
 /* Ends the ranges of stopped jobs, or all if the reader ends; resumes ranges that waited for a slot. */
 void ranges_recheck(struct http_thread *self);
-/* Once for each turn of the loop: starts retries, and hedges for late ranges. Milliseconds that the loop may wait. */
+/* Once for each turn of the loop: starts retries, and remedies for silent and late ranges. Milliseconds that the loop
+ * may wait. */
 unsigned ranges_tick(struct http_thread *self);
 
 /* The engine's operation: wakes all threads; the one with the fewest ranges takes what there is. */
 void http_wake(struct reader *reader, bool all);
 
 /* ---- steps of a range that tests call, too ---- */
+
+/* With the lock held: the thread that is to take the next run, which has the fewest ranges of those that do not wait.
+ */
+struct http_thread *http_next_taker_locked(struct http_thread *self);
 
 /* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
  * capacity for more requests. */

@@ -141,8 +141,30 @@ TEST(bytes_that_find_no_block_do_not_count_yet)
         range->first.context = range;
         range->run = (struct read_run){.job = &job, .end = 1};
         bare.stopping = true; /* and grants no block */
-        ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
-        ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
+        for (int i = 0; i < 2; i++) {
+                range->state = RANGE_REQUESTED;
+                own.requests = 1;
+                ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
+                ck_assert_int_eq(range->state, RANGE_PAUSED);
+                ck_assert_uint_eq(own.requests, 0);
+        }
         ck_assert_uint_eq(t->taken, 0);
         ck_assert_uint_eq(own.received, 1);
+}
+
+/* ---- threads ---- */
+
+TEST(a_thread_that_waits_for_a_device_is_left_no_run)
+{
+        struct http_thread busy = {.base.reader = &bare, .n_ranges = 5}, waits = {.base.reader = &bare, .waits = true},
+                           few = {.base.reader = &bare, .n_ranges = 2};
+        struct list *threads = &bare.engines[READ_HTTP].threads;
+        list_init(threads);
+        list_append(threads, &busy.base.link);
+        list_append(threads, &waits.base.link);
+        ck_assert_ptr_eq(http_next_taker_locked(&busy), &busy);
+        list_append(threads, &few.base.link);
+        ck_assert_ptr_eq(http_next_taker_locked(&busy), &few);
+        waits.waits = false;
+        ck_assert_ptr_eq(http_next_taker_locked(&busy), &waits);
 }
