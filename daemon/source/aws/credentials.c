@@ -123,22 +123,34 @@ static void fetch(struct aws_credentials *c)
 
 /* ---- use ---- */
 
-/* The store has refused the current keys, and others may be provided. */
-static bool replacement_pending(const struct aws_credentials *c)
+enum keys_state {
+        KEYS_NONE,
+        KEYS_USABLE,
+        KEYS_EXPIRED,
+        KEYS_REFUSED, /* by the store, and others may be provided: they are being fetched, or have been tried to be
+                         recently */
+};
+
+static enum keys_state keys_state(const struct aws_credentials *c, time_t now)
 {
-        bool failed = c->error.code != 0 && now_ns() - c->refused_at < PATIENCE;
-        return c->keys.access != NULL && c->refused == c->keys.number && (c->fetching || failed);
+        bool fetch_failed = c->error.code != 0 && now_ns() - c->refused_at < PATIENCE;
+        if (c->keys.access == NULL)
+                return KEYS_NONE;
+        if (c->refused == c->keys.number && (c->fetching || fetch_failed))
+                return KEYS_REFUSED;
+        return c->keys.expires == 0 || now < c->keys.expires ? KEYS_USABLE : KEYS_EXPIRED;
 }
 
-/* There are no usable keys: 1 if the caller is to wait for them, else an error. */
-static int no_keys(struct aws_credentials *c, time_t now, struct error *error)
+/* AWS_CREDENTIALS_LATER, or an error. */
+static int wait_for_keys(const struct aws_credentials *c, enum keys_state state, time_t now, struct error *error)
 {
-        bool expired_recently = c->keys.access != NULL && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
+        require(state != KEYS_USABLE);
         if (c->fetching && now_ns() - c->fetch_began > PATIENCE)
                 return error_set(error, STREAMER_EFAILED, "credentials: the provider does not answer");
-        if (c->fetching || expired_recently || replacement_pending(c))
-                return 1;
-        return error_set(error, c->error.code, "%s%s", c->keys.access != NULL ? "credentials have expired, and " : "",
+        bool expired_recently = state == KEYS_EXPIRED && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
+        if (c->fetching || expired_recently || state == KEYS_REFUSED)
+                return AWS_CREDENTIALS_LATER;
+        return error_set(error, c->error.code, "%s%s", state == KEYS_EXPIRED ? "credentials have expired, and " : "",
                          c->error.text);
 }
 
@@ -146,16 +158,17 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
 {
         lock_scope(&c->mutex);
         time_t now = time(NULL);
-        bool usable =
-                c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires) && !replacement_pending(c);
-        if (!usable || (c->renew_at != 0 && now >= c->renew_at))
+        enum keys_state state = keys_state(c, now);
+        if (state != KEYS_USABLE || (c->renew_at != 0 && now >= c->renew_at))
                 fetch(c);
-        if (!usable)
-                return no_keys(c, now, error);
+        if (state != KEYS_USABLE)
+                return wait_for_keys(c, state, now, error);
         int r = aws_keys_init(keys, c->keys.access, c->keys.secret, c->keys.token, c->keys.origin, error);
+        if (r < 0)
+                return r;
         keys->expires = c->keys.expires;
         keys->number = c->keys.number;
-        return r < 0 ? r : 0;
+        return AWS_CREDENTIALS_READY;
 }
 
 void aws_credentials_origin(struct aws_credentials *c, char *origin, size_t size)
@@ -168,7 +181,7 @@ void aws_credentials_origin(struct aws_credentials *c, char *origin, size_t size
 bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 {
         lock_scope(&c->mutex);
-        bool again = number != c->keys.number || replacement_pending(c);
+        bool again = number != c->keys.number || keys_state(c, time(NULL)) == KEYS_REFUSED;
         if (number == c->keys.number && c->refused != number) {
                 c->refused = number;
                 c->refused_at = now_ns();

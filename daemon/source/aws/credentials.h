@@ -32,8 +32,12 @@ int aws_credentials_new(struct aws_credentials **credentials, const struct aws_c
 /* After their last use. Cancels a fetch in progress and waits until it has ended. Accepts NULL, returns NULL. */
 struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials);
 
-/* 0 with a copy of the keys; 1: they are being fetched, retry soon; STREAMER_EPERM: no provider has keys; and other
- * errors. */
+enum aws_credentials_state {
+        AWS_CREDENTIALS_READY, /* with a copy of the keys */
+        AWS_CREDENTIALS_LATER, /* they are being fetched, or others may replace those that the store has refused */
+};
+
+/* An enum aws_credentials_state, or an error; STREAMER_EPERM: no provider has keys. */
 int aws_credentials_get(struct aws_credentials *credentials, struct aws_keys *keys, struct error *error);
 
 /* Where the current keys are from; "": there are none yet. */

@@ -31,7 +31,7 @@ int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret,
                                   .token = session ? strdup(token) : NULL,
                                   .origin = strdup(origin)};
         if (keys->access != NULL && keys->secret != NULL && keys->origin != NULL && (!session || keys->token != NULL))
-                return 1;
+                return AWS_KEYS;
         aws_keys_deinit(keys);
         return error_no_memory(error);
 }
@@ -84,7 +84,7 @@ static int keys_init_response(struct aws_keys *keys, const struct response *resp
         if (expires != NULL && when <= 0)
                 return error_set(error, STREAMER_EFAILED, "the answer's Expiration is not a time (%s)", origin);
         int r = aws_keys_init(keys, response->access, response->secret, response->token, origin, error);
-        if (r == 1)
+        if (r == AWS_KEYS)
                 keys->expires = when;
         return r;
 }

@@ -19,7 +19,13 @@ struct aws_keys {
         uint64_t number; /* set by aws_credentials_get(): differs for different keys */
 };
 
-/* These return 1 with keys, or an error: STREAMER_EFAILED, STREAMER_ENOMEM. `token` may be NULL or "". */
+/* Of one provider of the chain; or an error. */
+enum aws_provided {
+        AWS_NOT_CONFIGURED, /* the next one is asked */
+        AWS_KEYS,
+};
+
+/* These return AWS_KEYS or an error: STREAMER_EFAILED, STREAMER_ENOMEM. `token` may be NULL or "". */
 int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *origin,
                   struct error *error);
 /* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints. Changes the text.

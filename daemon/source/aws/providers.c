@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The providers of credentials. Each returns 1 with keys, 0 if it is not configured, or an error:
+ * The providers of credentials. Each returns an enum aws_provided or an error; since AWS_NOT_CONFIGURED is 0, "a ?: b"
+ * is a's keys or error, and if it is not configured b's:
  *
  *   environment                         keys in variables
  *   role_arn + source_profile           keys of that profile > AssumeRole > keys of the role
@@ -117,7 +118,7 @@ static int keys_of_pair(struct aws_keys *keys, const char *access, const char *s
                         const char *origin, const char *names, struct error *error)
 {
         if (access == NULL && secret == NULL)
-                return 0;
+                return AWS_NOT_CONFIGURED;
         if (access == NULL || secret == NULL)
                 return error_set(error, STREAMER_EPERM, "%s: of %s one is set without the other", origin, names);
         return aws_keys_init(keys, access, secret, token, origin, error);
@@ -184,7 +185,7 @@ static int container(struct aws_clients *clients, struct aws_keys *keys, struct 
         cleanup_free char *uri = NULL;
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
-                return r;
+                return r < 0 ? r : AWS_NOT_CONFIGURED;
         const struct http_request request = {.url = uri, .shown = origin};
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
@@ -217,7 +218,8 @@ static int instance_fetch(struct aws_clients *clients, const char *method, const
 }
 
 /* In a session of IMDSv2. The first version is not used: it discloses keys to any client that can make this machine
- * send a request. Also 0 if nothing answers, with the reason in *why: most machines are no instances. */
+ * send a request. Also AWS_NOT_CONFIGURED if nothing answers, with the reason in *why: most machines are no instances.
+ */
 static int instance(struct aws_clients *clients, struct aws_keys *keys, struct error *why, struct error *error)
 {
         const char *disabled = aws_env("AWS_EC2_METADATA_DISABLED");
@@ -225,20 +227,20 @@ static int instance(struct aws_clients *clients, struct aws_keys *keys, struct e
                                                             answer = {.status = 0};
         char path[256], origin[200];
         if (disabled != NULL && strcasecmp(disabled, "true") == 0)
-                return 0;
+                return AWS_NOT_CONFIGURED;
         int r = instance_fetch(clients, "PUT", "/latest/api/token", SESSION_HEADER "-ttl-seconds", "21600", &session,
                                why);
         if (r == 0 && session.status != 200)
                 r = error_set(why, STREAMER_EFAILED, "instance metadata answers %d to a request for a token (IMDSv2)",
                               session.status);
         if (r < 0)
-                return 0;
+                return AWS_NOT_CONFIGURED;
         r = instance_fetch(clients, NULL, ROLES_PATH, SESSION_HEADER, session.body, &role, error);
         if (r < 0)
                 return r;
         if (role.status != 200) {
                 error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)", role.status);
-                return 0;
+                return AWS_NOT_CONFIGURED;
         }
         size_t len = strcspn(role.body, "\r\n");
         if (len == 0 || len >= 128 || strcspn(role.body, "/?# ") < len)
@@ -321,7 +323,7 @@ static int web_identity(struct aws_clients *clients, struct aws_keys *keys, cons
         if (file == NULL)
                 file = aws_config_get(config, "web_identity_token_file");
         if (file == NULL)
-                return 0;
+                return AWS_NOT_CONFIGURED;
         if (role == NULL)
                 return error_set(error, STREAMER_EFAILED,
                                  "a web identity token file without a role (AWS_ROLE_ARN, role_arn)");
@@ -387,10 +389,10 @@ static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, cons
         const char *source = aws_config_get(config, "credential_source");
         cleanup_with(aws_keys_deinit) struct aws_keys signer = {.access = NULL};
         if (role == NULL)
-                return 0;
+                return AWS_NOT_CONFIGURED;
         if (profile == NULL && source == NULL) {
                 if (aws_config_get(config, "web_identity_token_file") != NULL)
-                        return 0;
+                        return AWS_NOT_CONFIGURED;
                 /* Static keys of the profile are not used: it asks for a role. */
                 return refuse_unsupported(config, error)
                                ?: error_set(error, STREAMER_EFAILED,
@@ -406,7 +408,7 @@ static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, cons
                                  config->profile);
         int r = profile != NULL ? keys_of_profile(&signer, config, profile, error)
                                 : keys_of_source(clients, &signer, source, error);
-        return r == 1 ? assume_role(clients, keys, config, role, NULL, &signer, error) : r;
+        return r == AWS_KEYS ? assume_role(clients, keys, config, role, NULL, &signer, error) : r;
 }
 
 /* ---- the chain ---- */

@@ -17,7 +17,7 @@ int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, 
 void aws_clients_stop(struct aws_clients *clients); /* calls end soon, with STREAMER_ECANCELED */
 void aws_clients_deinit(struct aws_clients *clients);
 
-/* 1 with keys, or an error. Blocks, with each provider for a bounded time. `profile` NULL: AWS's variables name it. */
+/* AWS_KEYS or an error. Blocks, with each provider for a bounded time. `profile` NULL: AWS's variables name it. */
 int aws_find_keys(struct aws_clients *clients, struct aws_keys *keys, const char *profile, struct error *error);
 
 /* ---- for the tests ---- */

@@ -144,9 +144,9 @@ static int refused(struct http_access *access, const struct http_request *reques
         char text[1024] = "", escaped[512];
         bool unknown = answer->status == 401 && code != NULL && strcmp(code, "RepoNotFound") == 0;
         if (answer->status != 401 && answer->status != 403 && answer->status != 404)
-                return 0;
+                return HTTP_REFUSAL_STAYS;
         if (answer->status == 401 && http_auth_reread(auth, answer))
-                return 1;
+                return HTTP_REFUSAL_RETRY;
         format_append(text, sizeof(text), "the Hub answers %d", answer->status);
         if (code != NULL)
                 format_append(text, sizeof(text), " %s", code);
@@ -271,7 +271,10 @@ static bool is_missing(const struct http_answer *answer)
         return answer->status == 404;
 }
 
-/* The commit of a revision, and its files below the folder. 1: there is no such revision, and `error` says so. */
+enum revision { REVISION_READ, REVISION_MISSING };
+
+/* The commit of a revision, and its files below the folder. An enum revision (missing: `error` says so), or an error.
+ */
 static int read_revision(const struct remote_dir *dir, const struct hf *hf, const struct parts *parts,
                          const char *folder, char commit[HF_COMMIT], struct listing *list, struct error *error)
 {
@@ -287,7 +290,7 @@ static int read_revision(const struct remote_dir *dir, const struct hf *hf, cons
                 .request = {.url = url, .shown = dir->source, .access = dir->access}, .max_body = INFO_MAX};
         int r = http_fetch(dir->http, &fetch, 1, error);
         if (r < 0 && is_missing(&fetch.answer))
-                return 1;
+                return REVISION_MISSING;
         if (r == 0 && fetch.answer.body == NULL)
                 r = error_set(error, STREAMER_EFAILED, "an empty answer (%s)", dir->source);
         return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, folder, commit, list, error);
@@ -318,7 +321,7 @@ static int find_revision(struct remote_dir *dir, const struct hf *hf, struct par
                 if (folder == NULL)
                         return error_no_memory(error);
                 int r = read_revision(dir, hf, parts, folder, commit, list, error);
-                if (r <= 0)
+                if (r != REVISION_MISSING)
                         return r ?: enter_revision(dir, hf, parts, commit, folder, error);
                 first = n == 0 ? *error : first;
                 *error = (struct error){.code = 0};

@@ -257,10 +257,10 @@ static int authorize(struct http_access *access, const struct http_request *requ
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         cleanup_with(aws_keys_deinit) struct aws_keys keys = {.access = NULL};
         if (a->endpoint->credentials == NULL)
-                return 0;
+                return HTTP_AUTHORIZED;
         int r = aws_credentials_get(a->endpoint->credentials, &keys, error);
-        if (r != 0)
-                return r;
+        if (r != AWS_CREDENTIALS_READY)
+                return r == AWS_CREDENTIALS_LATER ? HTTP_AUTHORIZED_LATER : r;
         more->by = keys.number;
         return aws_sign(more, request, a->region, time(NULL) + (time_t)load_relaxed(&a->endpoints->clock_ahead), &keys,
                         error);
@@ -366,7 +366,7 @@ static int refused(struct http_access *access, const struct http_request *reques
         else if (!moved && (status == 401 || status == 403))
                 code = STREAMER_EPERM;
         report(a, request, status, &fault, moved ? fault.region : NULL, code, error);
-        return again ? 1 : code;
+        return again ? HTTP_REFUSAL_RETRY : code;
 }
 
 static void access_free(struct http_access *access)

@@ -74,78 +74,71 @@ static char *s3_default_name(const char *canonical, unsigned n)
         return source_last_components(path, strlen(path), n + 1);
 }
 
-struct opening {
+/* A source in the region that its bucket is assumed to be in. */
+struct place {
         struct remote_dir dir;
-        const struct s3_endpoint *endpoint;
-        const char *prefix; /* of keys, which is empty or ends in '/' */
         const char *base;   /* URL of the bucket */
+        const char *prefix; /* of keys, which is empty or ends in '/' */
         struct error *error;
-
-        /* what is opened */
-        struct listing *list; /* that a list of keys is added to */
-        struct source_set *set;
-        bool want_sha256;
-        const char *sidecar;
-        struct object *object; /* of the sidecar */
 };
 
 /* ---- listing ---- */
 
 /* Fetches the page with the token *next and, in the same round, the other fetches. */
-static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches, size_t n)
+static int fetch_page(const struct place *p, struct listing *list, char **next, struct http_fetch *fetches, size_t n)
 {
         struct aws_param params[] = {{"list-type", "2"},
                                      {"encoding-type", "url"},
-                                     {"prefix", o->prefix},
-                                     {"delimiter", o->list->sidecars ? NULL : "/"},
+                                     {"prefix", p->prefix},
+                                     {"delimiter", list->sidecars ? NULL : "/"},
                                      {"continuation-token", *next}};
         cleanup_free char *query = aws_query(params, ARRAY_SIZE(params));
-        cleanup_free char *url = query != NULL ? format_new("%s/?%s", o->base, query) : NULL;
+        cleanup_free char *url = query != NULL ? format_new("%s/?%s", p->base, query) : NULL;
         free(*next);
         *next = NULL;
         if (url == NULL)
-                return error_no_memory(o->error);
-        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->dir.shown, .access = o->dir.access},
+                return error_no_memory(p->error);
+        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = p->dir.shown, .access = p->dir.access},
                                          .max_body = PAGE_BYTES};
-        int r = http_fetch(o->dir.http, fetches, n, o->error);
+        int r = http_fetch(p->dir.http, fetches, n, p->error);
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
-                r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->dir.shown);
-        r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->prefix, o->list, o->error);
+                r = error_set(p->error, STREAMER_EFAILED, "an empty answer to a list (%s)", p->dir.shown);
+        r = r ?: s3_page_parse(next, answer->body, answer->body_len, p->prefix, list, p->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }
 
 /* All pages; fetches[0] is for them, and the others are fetched together with the first page. */
-static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
+static int list_pages(const struct place *p, struct listing *list, struct http_fetch *fetches, size_t n)
 {
         cleanup_free char *next = NULL;
-        unsigned most = o->list->sidecars ? SIDECAR_PAGES_MAX : PAGES_MAX;
-        int r = fetch_page(o, &next, fetches, n);
+        unsigned most = list->sidecars ? SIDECAR_PAGES_MAX : PAGES_MAX;
+        int r = fetch_page(p, list, &next, fetches, n);
         for (unsigned pages = 1; r == 0 && next != NULL; pages++)
-                r = pages < most ? fetch_page(o, &next, fetches, 1)
-                                 : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", most,
-                                             o->dir.shown);
+                r = pages < most ? fetch_page(p, list, &next, fetches, 1)
+                                 : error_set(p->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", most,
+                                             p->dir.shown);
         return r;
 }
 
 /* The index is fetched with the first page. Any answer to its request is accepted: the listing decides whether it is
  * used. It may be of another moment than the list: then it is closed, and requested again by the list's ETag. */
-static int list_weights(struct opening *o, struct object *index)
+static int list_weights(const struct place *p, struct listing *list, struct object *index)
 {
         struct http_fetch fetches[2] = {{.max_body = 0}};
         cleanup_with(remote_dir_url_deinit) struct object_url url;
         struct error ignored;
-        int r = remote_dir_url_init(&o->dir, &(struct remote_file){.name = LISTING_INDEX, .text = true}, &url,
-                                    o->error);
-        r = r ?: object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
+        int r = remote_dir_url_init(&p->dir, &(struct remote_file){.name = LISTING_INDEX, .text = true}, &url,
+                                    p->error);
+        r = r ?: object_http_prepare(p->dir.http, &url, index, &fetches[1], p->error);
         fetches[1].accepts = http_accepts_any;
-        r = r ?: list_pages(o, fetches, 2);
+        r = r ?: list_pages(p, list, fetches, 2);
         if (r == 0 && object_http_finish(index, &fetches[1], &ignored) < 0)
                 object_deinit(index);
         http_fetch_deinit(&fetches[1]);
-        r = r ?: listing_choose(o->list, "with this prefix", o->error);
-        const struct listed_file *listed = r == 0 ? listing_find(o->list, LISTING_INDEX) : NULL;
+        r = r ?: listing_choose(list, "with this prefix", p->error);
+        const struct listed_file *listed = r == 0 ? listing_find(list, LISTING_INDEX) : NULL;
         if (listed == NULL || index->ops == NULL ||
             (listed->tag[0] != '\0' && !object_http_has_etag(index, listed->tag)))
                 object_deinit(index);
@@ -174,85 +167,98 @@ static bool may_be_absent(const struct http_answer *answer)
 
 /* The list and the store's checksums are requested at once. The list has precedence, since the publisher of the files
  * wrote it; the checksums add what it lacks. Where both have a digest they must agree: a difference fails the load. */
-static int find_sums(struct opening *o, struct source_set *set)
+static int find_sums(const struct place *p, const struct listing *listed, struct source_set *set)
 {
         struct object *objects = set->objects;
         size_t n = set->n_objects;
-        bool listed = is_prefix(o->dir.source), request_list = !listed || o->list->has_sums;
+        bool request_list = listed == NULL || listed->has_sums;
         cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
         cleanup_free struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches));
         cleanup_free struct object_url *urls = calloc(n + 1, sizeof(*urls));
         if (fetches == NULL || urls == NULL)
-                return error_no_memory(o->error);
+                return error_no_memory(p->error);
         struct http_fetch *list = fetches + n;
-        int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", o->error);
+        int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", p->error);
         for (size_t i = 0; r == 0 && i <= n; i++) {
                 struct http_request *request = &fetches[i].request;
-                const char *name = i < n ? objects[i].path + strlen(o->dir.shown) : SUMS_NAME;
-                r = remote_dir_url_init(&o->dir, &(struct remote_file){.name = name}, &urls[i], o->error);
-                *request = (struct http_request){.url = urls[i].url, .shown = urls[i].shown, .access = o->dir.access};
+                const char *name = i < n ? objects[i].path + strlen(p->dir.shown) : SUMS_NAME;
+                r = remote_dir_url_init(&p->dir, &(struct remote_file){.name = name}, &urls[i], p->error);
+                *request = (struct http_request){.url = urls[i].url, .shown = urls[i].shown, .access = p->dir.access};
                 if (i < n) {
                         request->method = "HEAD";
                         request->headers = &headers;
                 }
         }
         list->max_body = SUMS_MAX;
-        list->accepts = listed ? NULL : may_be_absent;
+        list->accepts = listed != NULL ? NULL : may_be_absent;
         if (r == 0)
-                r = http_fetch(o->dir.http, fetches, request_list ? n + 1 : n, o->error);
+                r = http_fetch(p->dir.http, fetches, request_list ? n + 1 : n, p->error);
         struct text text = {.data = list->answer.body, .size = list->answer.body_len};
         if (r == 0 && request_list && list->answer.status < 300 && text.data != NULL)
-                r = sums_apply(&text, urls[n].shown, objects, n, o->error);
+                r = sums_apply(&text, urls[n].shown, objects, n, p->error);
         for (size_t i = 0; r == 0 && i < n; i++)
-                r = set_checksum(&objects[i], &fetches[i], o->error);
+                r = set_checksum(&objects[i], &fetches[i], p->error);
         for (size_t i = 0; i <= n; i++) {
                 remote_dir_url_deinit(&urls[i]);
                 http_fetch_deinit(&fetches[i]);
         }
         return r
                        ?: sums_require(objects, n, "a " SUMS_NAME " with its prefix, and no checksum of the store's",
-                                       o->error);
+                                       p->error);
 }
 
-/* ---- attempts ---- */
+/* ---- regions ---- */
 
-/* If the store names another region than assumed, there is a second attempt. Each begins with what an earlier one has
- * opened. */
-static int open_in_region(struct opening *o, const struct sources *sources, const char *source,
-                          int (*attempt)(struct opening *o))
+static int place_init(struct place *p, const struct sources *sources, const char *source, const char *bucket,
+                      const char *region, const char *encoded)
+{
+        const struct s3_endpoint *endpoint = s3_endpoints_find(sources->s3, source);
+        char *base = NULL;
+        int r = s3_endpoint_base(endpoint, bucket, region, &base, p->error);
+        p->base = base;
+        p->dir = (struct remote_dir){.source = source,
+                                     .http = sources->http,
+                                     .access = s3_auth_new(sources->s3, endpoint, bucket, region),
+                                     .url = r == 0 ? format_new("%s/%s", base, encoded) : NULL,
+                                     .shown = strndup(source, directory_len(source)),
+                                     .atomic = true,
+                                     .etags = true,
+                                     .promise = "listed with its prefix"};
+        if (r == 0 && (p->dir.access == NULL || p->dir.url == NULL || p->dir.shown == NULL))
+                r = error_no_memory(p->error);
+        return r;
+}
+
+static void place_deinit(struct place *p)
+{
+        remote_dir_deinit(&p->dir);
+        free((char *)(uintptr_t)p->base);
+}
+
+/* Calls use() with the place of the source; and once more if that has failed and the store has named another region
+ * than assumed. A use() that fails leaves nothing open. */
+static int use_in_region(const struct sources *sources, const char *source, int (*use)(struct place *p, void *what),
+                         void *what, struct error *error)
 {
         const char *name = source + strlen(SCHEME);
         cleanup_free char *bucket = strndup(name, strcspn(name, "/"));
         cleanup_free char *prefix = strndup(key_of(source), directory_len(source) - (size_t)(key_of(source) - source));
         cleanup_free char *encoded = prefix != NULL ? http_url_encode(prefix, "/") : NULL;
-        char region[S3_REGION], now[S3_REGION];
+        const struct s3_endpoint *endpoint = s3_endpoints_find(sources->s3, source);
+        char assumed[S3_REGION], named[S3_REGION];
         if (bucket == NULL || encoded == NULL)
-                return error_no_memory(o->error);
-        o->endpoint = s3_endpoints_find(sources->s3, source);
-        o->prefix = prefix;
-        s3_endpoints_get_region(sources->s3, o->endpoint, bucket, region);
-        for (bool first = true;; first = false) {
-                cleanup_free char *base = NULL;
-                int r = s3_endpoint_base(o->endpoint, bucket, region, &base, o->error);
-                o->base = base;
-                o->dir = (struct remote_dir){.source = source,
-                                             .http = sources->http,
-                                             .access = s3_auth_new(sources->s3, o->endpoint, bucket, region),
-                                             .url = r == 0 ? format_new("%s/%s", base, encoded) : NULL,
-                                             .shown = strndup(source, directory_len(source)),
-                                             .atomic = true,
-                                             .etags = true,
-                                             .promise = "listed with its prefix"};
-                if (r == 0 && (o->dir.access == NULL || o->dir.url == NULL || o->dir.shown == NULL))
-                        r = error_no_memory(o->error);
-                r = r ?: attempt(o);
-                remote_dir_deinit(&o->dir);
-                s3_endpoints_get_region(sources->s3, o->endpoint, bucket, now);
-                if (r == 0 || !first || strcmp(region, now) == 0)
+                return error_no_memory(error);
+        s3_endpoints_get_region(sources->s3, endpoint, bucket, named);
+        for (int turn = 0;; turn++) {
+                struct place p = {.prefix = prefix, .error = error};
+                strcpy(assumed, named);
+                int r = place_init(&p, sources, source, bucket, assumed, encoded) ?: use(&p, what);
+                place_deinit(&p);
+                s3_endpoints_get_region(sources->s3, endpoint, bucket, named);
+                if (r == 0 || turn > 0 || strcmp(assumed, named) == 0)
                         return r;
-                log_info("bucket %s is in region %s", bucket, now);
-                strcpy(region, now);
-                *o->error = (struct error){.code = 0};
+                log_info("bucket %s is in region %s", bucket, named);
+                *error = (struct error){.code = 0};
         }
 }
 
@@ -268,93 +274,110 @@ static const struct object *find_listed_another(const struct source_set *set)
         return NULL;
 }
 
-enum lists { LIST_CHANGED, LIST_WRONG };
+enum lists { LIST_CHANGED = 1, LIST_WRONG };
 
 /* An object has another ETag than the list: it was replaced in between, and a new list says so, or the store's lists do
- * not have the ETags of its objects. */
-static int list_again(struct opening *o, const struct object *object, enum lists *lists)
+ * not have the ETags of its objects. An enum lists, or an error. */
+static int list_again(const struct place *p, struct listing *list, const struct object *object)
 {
         struct http_fetch fetch;
-        cleanup_with(listing_deinit) struct listing first = *o->list;
+        cleanup_with(listing_deinit) struct listing first = *list;
         const char *name = strrchr(object->path, '/') + 1;
-        *o->list = (struct listing){.shown = first.shown};
-        int r = list_pages(o, &fetch, 1) ?: listing_choose(o->list, "with this prefix", o->error);
-        const struct listed_file *was = listing_find(&first, name), *is = r == 0 ? listing_find(o->list, name) : NULL;
-        *lists = was != NULL && is != NULL && strcmp(was->tag, is->tag) == 0 ? LIST_WRONG : LIST_CHANGED;
-        if (r == 0 && *lists == LIST_WRONG)
-                log_warn("the store's list has other ETags than its objects, whose own are used (%s)", object->path);
-        return r;
+        *list = (struct listing){.shown = first.shown};
+        int r = list_pages(p, list, &fetch, 1) ?: listing_choose(list, "with this prefix", p->error);
+        if (r < 0)
+                return r;
+        const struct listed_file *was = listing_find(&first, name), *is = listing_find(list, name);
+        if (was == NULL || is == NULL || strcmp(was->tag, is->tag) != 0)
+                return LIST_CHANGED;
+        log_warn("the store's list has other ETags than its objects, whose own are used (%s)", object->path);
+        return LIST_WRONG;
 }
 
-static int open_listed(struct opening *o)
+static int open_listed(struct place *p, struct listing *list, struct source_set *set)
 {
-        struct source_set *set = o->set;
-        enum lists lists = LIST_CHANGED;
-        for (bool again = false;; again = true) {
-                source_set_deinit(set);
-                listing_deinit(o->list);
-                o->dir.listing = o->list;
-                int r = list_weights(o, &set->index_object) ?: remote_dir_open(&o->dir, set, o->error);
+        p->dir.listing = list;
+        for (int turn = 0;; turn++) {
+                int r = list_weights(p, list, &set->index_object) ?: remote_dir_open(&p->dir, set, p->error);
                 const struct object *differs = r == 0 ? find_listed_another(set) : NULL;
                 if (differs == NULL)
                         return r;
-                r = list_again(o, differs, &lists);
-                if (r < 0 || lists == LIST_WRONG)
-                        return r;
-                if (again)
+                r = list_again(p, list, differs);
+                if (r != LIST_CHANGED)
+                        return r == LIST_WRONG ? 0 : r;
+                if (turn > 0)
                         return error_set(
-                                o->error, STREAMER_EFAILED,
+                                p->error, STREAMER_EFAILED,
                                 "the object was replaced while it was read: another ETag than in the list (%s)",
                                 differs->path);
+                source_set_deinit(set);
+                listing_deinit(list);
         }
 }
 
-static int open_weights(struct opening *o)
+struct weights {
+        struct source_set *set;
+        bool want_sha256;
+};
+
+static int open_weights(struct place *p, void *what)
 {
-        const struct remote_file itself = {.name = strrchr(o->dir.source, '/') + 1};
-        struct source_set *set = o->set;
-        source_set_deinit(set);
-        int r = is_prefix(o->dir.source) ? open_listed(o)
-                                         : source_set_reserve(set, 1, o->error)
-                                                   ?: remote_dir_open_files(&o->dir, &itself, 1, set->objects, o->error);
-        return r == 0 && o->want_sha256 ? find_sums(o, set) : r;
+        const struct weights *weights = what;
+        const struct remote_file itself = {.name = strrchr(p->dir.source, '/') + 1};
+        struct source_set *set = weights->set;
+        cleanup_with(listing_deinit) struct listing list = {.shown = p->dir.source};
+        bool listed = is_prefix(p->dir.source);
+        int r = listed ? open_listed(p, &list, set)
+                       : source_set_reserve(set, 1, p->error)
+                                 ?: remote_dir_open_files(&p->dir, &itself, 1, set->objects, p->error);
+        if (r == 0 && weights->want_sha256)
+                r = find_sums(p, listed ? &list : NULL, set);
+        if (r < 0)
+                source_set_deinit(set);
+        return r;
 }
 
 static int s3_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
-        cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
-        struct opening o = {.list = &list, .set = set, .want_sha256 = want_sha256, .error = error};
-        return open_in_region(&o, sources, canonical, open_weights);
+        struct weights weights = {.set = set, .want_sha256 = want_sha256};
+        return use_in_region(sources, canonical, open_weights, &weights, error);
 }
 
 /* ---- sidecars ---- */
 
-static int list_sidecars(struct opening *o)
+static int list_sidecars(struct place *p, void *what)
 {
         struct http_fetch fetch;
-        listing_deinit(o->list);
-        return list_pages(o, &fetch, 1);
+        struct listing *list = what;
+        int r = list_pages(p, list, &fetch, 1);
+        if (r < 0)
+                listing_deinit(list);
+        return r;
 }
 
 static int s3_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                             struct error *error)
 {
-        struct opening o = {.list = list, .error = error};
-        return open_in_region(&o, sources, canonical, list_sidecars);
+        return use_in_region(sources, canonical, list_sidecars, list, error);
 }
 
-static int open_sidecar(struct opening *o)
+struct sidecar {
+        const char *name;
+        struct object *object;
+};
+
+static int open_sidecar(struct place *p, void *what)
 {
-        object_deinit(o->object);
-        return remote_dir_open_text(&o->dir, o->sidecar, o->object, o->error);
+        const struct sidecar *sidecar = what;
+        return remote_dir_open_text(&p->dir, sidecar->name, sidecar->object, p->error);
 }
 
 static int s3_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
-        struct opening o = {.sidecar = name, .object = object, .error = error};
-        return open_in_region(&o, sources, canonical, open_sidecar);
+        struct sidecar sidecar = {.name = name, .object = object};
+        return use_in_region(sources, canonical, open_sidecar, &sidecar, error);
 }
 
 static char *s3_sidecar_uri(const char *canonical, const char *name)

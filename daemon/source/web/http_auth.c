@@ -119,7 +119,7 @@ static int refused(struct http_access *access, const struct http_request *reques
                         "the server answers %d without credentials: those of http.hosts for its host are for %s "
                         "(%s)",
                         answer->status, auth->elsewhere, request->shown);
-        return answer->status == 401 && http_auth_reread(auth, answer);
+        return answer->status == 401 && http_auth_reread(auth, answer) ? HTTP_REFUSAL_RETRY : HTTP_REFUSAL_STAYS;
 }
 
 static const struct http_access_ops ops = {
