@@ -13,7 +13,7 @@
 
 /* Lanes of file systems, and of stores, in use at once. With more than this, some share a lane. */
 #define LANES 64
-/* Hanging threads are replaced up to so many times the usual number. */
+/* Stuck threads are replaced up to so many times the usual number. */
 #define THREADS_CAP 3u
 
 struct work_lane {
@@ -91,60 +91,100 @@ static void lane_append(struct work_pool *pool, uint64_t key, struct work *work)
         pthread_cond_signal(&pool->more);
 }
 
-/* ---- shares ---- */
+/* ---- shares ----
+ *
+ * Of a pool of N threads, L for a lane (the workers: N = 16, L = 4; docs/access.md shows these figures). Work that is
+ * stuck has a thread in addition to N, and so has the first work of a local lane. A limit is of works that run at once:
+ *
+ *   works                                    limit     workers   member of struct shares
+ *   of one lane                              L         4         lane
+ *   of one lane and user, if others wait     L - 1     3         user_in_lane: the last is for users who have none
+ * there that read, without stuck and first ones  N - N/4   12        reading: a quarter is for the lane that does not
+ * read that read, with all                      3N - N/4  44        reading_in_all remote, without stuck ones N/2 8
+ * remote remote, with stuck ones                  2N        32        remote_in_all remote, of one user, with stuck
+ * ones     N/4       4         user_remote; root and the daemon's own user: `remote` stuck and first ones together 2N
+ * 32        additional
+ */
 
-static unsigned share_of(unsigned n, unsigned parts)
+struct shares {
+        unsigned lane, user_in_lane, reading, reading_in_all, remote, remote_in_all, user_remote, additional;
+};
+
+static unsigned part_of(unsigned n, unsigned parts)
 {
         return n > parts ? n / parts : 1;
 }
 
-/* Numbers of running works in lanes that read. `all` and `all_remote` include works that hang; `remote`, `first` and
- * `others` do not: `first` counts the first work of each local lane, which has a thread beyond max_threads, and
- * `others` the rest. */
-struct readers {
-        unsigned all, all_remote, hung, remote, first, others;
+static struct shares shares_of(const struct work_pool *pool)
+{
+        unsigned n = pool->max_threads, reserved = n / 4, replaced = n * (THREADS_CAP - 1);
+        return (struct shares){.lane = pool->per_lane,
+                               .user_in_lane = pool->per_lane - 1,
+                               .reading = n - reserved,
+                               .reading_in_all = n + replaced - reserved,
+                               .remote = part_of(n, 2),
+                               .remote_in_all = replaced,
+                               .user_remote = part_of(n, 4),
+                               .additional = replaced};
+}
+
+/* Works that run in lanes that read. */
+struct running {
+        unsigned all, remote_all; /* with stuck ones */
+        unsigned stuck, remote;   /* remote: of these none */
+        unsigned first, usual; /* not stuck: the first of a local lane, which have an additional thread; all others */
 };
 
-static struct readers count_readers(const struct work_pool *pool)
+static struct running count_running(const struct work_pool *pool)
 {
-        struct readers n = {0};
-        list_each_item (const struct work, work, &pool->running, running)
-                if (reads(work->lane)) {
-                        n.all++;
-                        n.all_remote += is_remote(work->lane);
-                        n.hung += work->hung;
-                        n.remote += is_remote(work->lane) && !work->hung;
-                        n.first += work->first && !work->hung;
-                        n.others += !work->first && !work->hung;
+        struct running n = {0};
+        list_each_item (const struct work, work, &pool->running, running) {
+                if (!reads(work->lane))
+                        continue;
+                n.all++;
+                n.remote_all += is_remote(work->lane);
+                if (work->stuck) {
+                        n.stuck++;
+                        continue;
                 }
+                n.remote += is_remote(work->lane);
+                if (work->first)
+                        n.first++;
+                else
+                        n.usual++;
+        }
+        require(n.all == n.stuck + n.first + n.usual);
         return n;
 }
 
-/* Would the next work of this lane be its only one, and have a thread beyond max_threads? */
+/* Whether the next work of this lane would be its first, with an additional thread. */
 static bool lane_adds_thread(const struct work_pool *pool, const struct work_lane *lane)
 {
-        struct readers readers = count_readers(pool);
-        return is_local(lane) && lane->running == 0 &&
-               readers.first + readers.hung < pool->max_threads * (THREADS_CAP - 1);
+        struct shares shares = shares_of(pool);
+        struct running running = count_running(pool);
+        return is_local(lane) && lane->running == 0 && running.first + running.stuck < shares.additional;
 }
 
 static bool lane_has_capacity(const struct work_pool *pool, const struct work_lane *lane)
 {
-        unsigned n = pool->max_threads, reserved = n / 4;
-        if (lane->running >= pool->per_lane)
+        struct shares shares = shares_of(pool);
+        if (lane->running >= shares.lane)
                 return false;
         if (!reads(lane))
                 return true;
-        struct readers readers = count_readers(pool);
-        if (readers.all >= n * THREADS_CAP - reserved)
+        struct running running = count_running(pool);
+        if (running.all >= shares.reading_in_all)
                 return false;
-        if (is_remote(lane) && (readers.remote >= share_of(n, 2) || readers.all_remote >= n * (THREADS_CAP - 1)))
+        if (is_remote(lane) && running.remote >= shares.remote)
                 return false;
-        return lane_adds_thread(pool, lane) || readers.others < n - reserved;
+        if (is_remote(lane) && running.remote_all >= shares.remote_in_all)
+                return false;
+        return running.usual < shares.reading || lane_adds_thread(pool, lane);
 }
 
 static bool user_has_capacity(const struct work_pool *pool, const struct work_lane *lane, uint64_t user)
 {
+        struct shares shares = shares_of(pool);
         unsigned in_lane = 0, remote = 0;
         if (user == 0 || !reads(lane))
                 return true;
@@ -153,8 +193,9 @@ static bool user_has_capacity(const struct work_pool *pool, const struct work_la
                         in_lane += work->lane == lane;
                         remote += is_remote(work->lane);
                 }
-        return (in_lane == 0 || lane->running + 1 < pool->per_lane) &&
-               (!is_remote(lane) || remote < share_of(pool->max_threads, 4));
+        if (is_remote(lane) && remote >= shares.user_remote)
+                return false;
+        return in_lane == 0 || lane->running < shares.user_in_lane;
 }
 
 /* Removes the first work of the lane whose user has capacity. */
@@ -184,7 +225,7 @@ static struct work *pool_take(struct work_pool *pool)
                         continue;
                 work->first = lane_adds_thread(pool, lane);
                 work->since_ns = now_ns();
-                work->hung = false;
+                work->stuck = false;
                 list_append(&pool->running, &work->running);
                 lane->running++;
                 list_remove(&lane->link);
@@ -202,10 +243,10 @@ static void *pool_thread(void *arg);
 /* With the lock. One that cannot be started is no failure: others exist. */
 static void keep_idle(struct work_pool *pool)
 {
-        struct readers readers = count_readers(pool);
+        struct running running = count_running(pool);
+        unsigned usual = pool->n_threads - running.stuck - running.first; /* threads that are not additional */
         if (pool->idle > 0 || pool->stopping || pool->n_threads >= pool->max_threads * THREADS_CAP ||
-            pool->n_threads - readers.hung - readers.first >= pool->max_threads ||
-            thread_start(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0)
+            usual >= pool->max_threads || thread_start(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0)
                 return;
         pool->n_threads++;
         pool->alive++;
@@ -317,37 +358,37 @@ void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char
         work_submit(pool, WORK_LANE_CPU, work, run, done);
 }
 
-static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
+static bool is_stuck(const struct work *work, uint64_t now, uint64_t limit_ns)
 {
         uint64_t key = work->lane->key;
         bool is_device = key >= WORK_LANE_DEVICES && key < WORK_LANE_SOURCES;
-        return reads(work->lane) && !is_device && !work->hung && now > work->since_ns && now - work->since_ns > hang_ns;
+        return reads(work->lane) && !is_device && now > work->since_ns && now - work->since_ns > limit_ns;
 }
 
-void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
+void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t limit_ns)
 {
-        unsigned hung = 0;
+        unsigned found = 0;
         pthread_mutex_lock(&pool->mutex);
         list_each_item (struct work, work, &pool->running, running)
-                if (hangs(work, now, hang_ns)) {
-                        work->hung = true;
-                        hung++;
+                if (!work->stuck && is_stuck(work, now, limit_ns)) {
+                        work->stuck = true;
+                        found++;
                 }
-        if (hung > 0) {
+        if (found > 0) {
                 keep_idle(pool);
                 pthread_cond_broadcast(&pool->more);
         }
-        unsigned all = count_readers(pool).hung, n = pool->n_threads;
+        unsigned stuck = count_running(pool).stuck, n = pool->n_threads;
         pthread_mutex_unlock(&pool->mutex);
-        if (hung > 0)
-                log_warn("workers: %u of %u hang in storage that does not answer", all, n);
+        if (found > 0)
+                log_warn("workers: %u of %u hang in storage that does not answer", stuck, n);
 }
 
-void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung)
+void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *stuck)
 {
         lock_scope(&pool->mutex);
         *threads = pool->n_threads;
-        *hung = count_readers(pool).hung;
+        *stuck = count_running(pool).stuck;
 }
 
 bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)

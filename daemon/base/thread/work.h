@@ -6,14 +6,8 @@
  *
  *   submitted (lane's queue) > running (a pool thread) > done (the loop, through wake)
  *
- * A thread is started when the last idle one takes work, up to the cap, and stays. A thread that hangs is counted out
- * and replaced. A pool of one thread is a device's own thread. Of max_threads threads,
- *
- *   a quarter  is reserved for the lane that does no reads
- *   half       serves remote lanes at most; a quarter those of one user, also while they hang
- *   one        more serves each local lane of which no work runs
- *
- * The last thread of a lane is for users of whom no work runs in it.
+ * A thread is started when the last idle one takes work, up to the cap, and stays. A stuck thread, whose work has taken
+ * too long, is counted out and replaced. A pool of one thread is a device's own thread. work.c has the table of shares.
  */
 #pragma once
 
@@ -48,7 +42,7 @@ struct work {
         struct work_lane *lane;
         struct list running; /* in the pool, under its lock */
         uint64_t since_ns;   /* it runs */
-        bool hung;           /* for so long that it is counted out */
+        bool stuck;          /* it has taken so long that its thread is counted out */
         bool first;          /* it had a thread beyond max_threads, as the only work of its lane */
 };
 
@@ -71,11 +65,12 @@ void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void 
 void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char *source), const char *source,
                         struct work *work, void (*run)(struct work *), void (*done)(struct work *));
 
-/* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU
- * and the devices' is counted out, and its thread replaced, until there are three times as many as there should be.
+/* About once a second: work that runs for longer than limit_ns in another lane than WORK_LANE_CPU
+ * and the devices' is stuck: its thread is counted out and replaced, until there are three times as many as there
+ * should be.
  */
-void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t hang_ns);
-void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);
+void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t limit_ns);
+void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *stuck);
 
 /* Stops taking work up. Waits for running work until `deadline_ns` (monotonic). True if every
  * thread ended: then the pool may be freed; else threads are stuck in the kernel, and the process

@@ -57,7 +57,7 @@ struct read_run {
 void reader_wake_locked(struct reader *reader, bool all);
 /* Capacity of the job's engine; n may be negative. */
 void reader_add_busy(struct reader *reader, struct read_job *job, int n);
-/* The thread reads or copies for this job from now on, and hangs if it moves no byte; NULL: it does not. */
+/* The thread reads or copies for this job from now on, and is stuck if it moves no byte; NULL: it does not. */
 void reader_thread_work_for(struct reader_thread *thread, struct read_job *job);
 /* The next node in turn, and its processors. */
 int reader_set_affinity(struct reader *reader, pthread_attr_t *attr);

@@ -182,10 +182,10 @@ void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
         struct reader *reader = thread->reader;
         if (thread->stuck) { /* its read has returned */
                 thread->stuck = false;
-                sub_relaxed(&thread->job->stalled, 1);
+                sub_relaxed(&thread->job->stuck, 1);
                 reader->engines[thread->engine].stuck--;
                 reader_add_busy(reader, thread->job, 1);
-                reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
+                reader_wake_locked(reader, true); /* jobs that had yielded while it was stuck */
         }
         thread->job = job;
         store_relaxed(&thread->moved_ns, now_ns());
@@ -294,12 +294,12 @@ void reader_watch(struct reader *reader)
                 if (t->job == NULL || t->stuck || !moves_no_byte(reader, &t->moved_ns, now))
                         continue;
                 t->stuck = true;
-                add_relaxed(&t->job->stalled, 1);
+                add_relaxed(&t->job->stuck, 1);
                 files->stuck++;
                 reader_add_busy(reader, t->job, -1);
         }
         list_each_item (struct read_job, job, &reader->jobs, link)
-                store_relaxed(&job->no_progress,
+                store_relaxed(&job->no_bytes,
                               load_relaxed(&job->moved_ns) > 0 && moves_no_byte(reader, &job->moved_ns, now));
         start_threads(reader, READ_PREAD);
         /* The others' shares of the slots have grown, or an announcement has expired. */
@@ -314,7 +314,7 @@ void reader_watch(struct reader *reader)
 
 bool reader_job_stalled(const struct read_job *job)
 {
-        return load_relaxed(&job->stalled) > 0 || load_relaxed(&job->no_progress);
+        return load_relaxed(&job->stuck) > 0 || load_relaxed(&job->no_bytes);
 }
 
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *max_ns)

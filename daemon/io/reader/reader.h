@@ -89,17 +89,17 @@ struct read_job {
         struct fair_share share;
         size_t next;                 /* block that no thread has taken or reserved */
         unsigned in_flight, copying; /* tickets; of these, that are read and being copied to devices */
-        unsigned busy;               /* capacity of the engine that it takes, without hanging threads */
+        unsigned busy;               /* capacity of the engine that it takes, without stuck threads */
         unsigned slots;
-        unsigned stalled;  /* atomic, for readers without the lock */
-        unsigned silent;   /* tickets whose request receives no byte; the engine's to change */
+        unsigned stuck;    /* of its threads, as schedule.c has the word; atomic, for those without the lock */
+        unsigned silent;   /* of its tickets, likewise; the engine's to change */
         unsigned limit;    /* of tickets that are neither copied nor silent; the engine's to change */
         size_t run_blocks; /* of one run at most, likewise; 1 for engines that take single blocks */
         unsigned held;     /* runs, which keep it from ending as its tickets do */
         bool stopped, over;
         int node;              /* of its devices; NUMA_ANYWHERE where they have none, or several */
-        uint64_t moved_ns;     /* atomic: when a byte was last received; 0: its threads hang instead */
-        bool no_progress;      /* atomic as well: no byte for too long, and no thread that hangs */
+        uint64_t moved_ns;     /* atomic: when a byte was last received; 0: its threads are stuck instead */
+        bool no_bytes;         /* atomic as well: see schedule.c */
         struct http_job *http; /* malloc'd by the network engine; freed before `ended` */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
@@ -125,9 +125,9 @@ struct reader_opts {
 struct engine {
         const struct engine_ops *ops;
         struct list threads;
-        unsigned base, alive, stuck; /* threads: configured, alive, of these hanging */
+        unsigned base, alive, stuck; /* threads: configured, alive, of these stuck */
         unsigned capacity;           /* tickets that one thread can hold */
-        unsigned busy;               /* capacity that is taken by threads that do not hang */
+        unsigned busy;               /* capacity that is taken by threads that are not stuck */
         unsigned jobs;
 };
 

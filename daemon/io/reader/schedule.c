@@ -3,6 +3,27 @@
  * Chooses the job whose block is next: of the jobs that may take one (capacity of the engine within its share, and a
  * slot if it needs one), the one that is due first by its weight. The choice is made under the reader's lock, from the
  * state of that moment; a thread that gets no block waits until capacity or a slot is returned.
+ *
+ * A job may take its next block where all of these rules allow it, in this order:
+ *
+ *   rule        may_take() and others               a job takes no block if
+ *   reads       has_blocks()                        it was stopped, or none is left
+ *   stuck       read_job.stuck                      one of its threads is stuck
+ *   limit       receiving() < limit                 so many of its tickets are neither copied nor silent
+ *   share       fair_share_of() capacity            it has its part of the engine's threads that are not stuck
+ *   storage     storage_has_capacity()              the jobs of one file system together have io.concurrency blocks in
+ *                                                   flight, or it has a quarter of that, and yields to the next two:
+ *   announced     announced_load                      a load that opens its files there, for a second
+ *   head start    fair_share.head_start               a load that has read little yet
+ *   slots       slot_for()                          it has its part of the free slots
+ *
+ * The words for what does not move, here and in io/http, io/remote and base/thread/work:
+ *
+ *   silent      a ticket or request      no byte for a few times the usual time of an answer; another one may be made
+ *   stalled     a request                no byte for http.stall: it has failed
+ *   stuck       a thread                 no byte for io.stall (a worker: its work has taken so long); it is replaced
+ *   no_bytes    a job                    no byte for io.stall over the network, where no thread is stuck
+ *   stalled     a job, as clients see    it has a stuck thread, or no_bytes
  */
 #include "daemon/io/reader/engine.h"
 
@@ -16,12 +37,12 @@ static bool has_blocks(const struct read_job *job)
         return !job->stopped && job->next < job->plan->n_blocks;
 }
 
-/* The largest weight of the jobs that compete with `self`. A job whose storage hangs does not. */
+/* The largest weight of the jobs that compete with `self`. A stalled one does not. */
 static unsigned heaviest(const struct reader *reader, const struct read_job *self)
 {
         unsigned weight = self->share.weight;
         list_each_item (const struct read_job, job, &reader->jobs, link)
-                if (has_blocks(job) && job->stalled == 0 && !job->no_progress && job->share.weight > weight)
+                if (has_blocks(job) && job->stuck == 0 && !job->no_bytes && job->share.weight > weight)
                         weight = job->share.weight;
         return weight;
 }
@@ -31,13 +52,13 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
 /* A job that has just been added, and lives. */
 static bool has_head_start(const struct read_job *job)
 {
-        return job->share.head_start > 0 && has_blocks(job) && job->stalled == 0;
+        return job->share.head_start > 0 && has_blocks(job) && job->stuck == 0;
 }
 
 /* Each job's part of it by weight, one block at the least; more as long as there is capacity. */
 static bool storage_has_capacity(const struct reader *reader, const struct read_job *self)
 {
-        unsigned busy = self->busy, weights = self->share.weight, stalled = 0;
+        unsigned busy = self->busy, weights = self->share.weight, stuck = 0;
         if (self->storage == 0 || self->busy == 0)
                 return true;
         bool yields = false; /* to an announced load, or has a head start */
@@ -49,12 +70,12 @@ static bool storage_has_capacity(const struct reader *reader, const struct read_
                 if (job == self || job->storage != self->storage)
                         continue;
                 busy += job->busy;
-                stalled += job->stalled;
-                weights += has_blocks(job) && job->stalled == 0 ? job->share.weight : 0;
+                stuck += job->stuck;
+                weights += has_blocks(job) && job->stuck == 0 ? job->share.weight : 0;
                 yields = yields || has_head_start(job);
         }
-        unsigned limit = reader->opts.concurrency; /* less the reads that hang: each may cost a thread, too */
-        limit = stalled < limit ? limit - stalled : 1;
+        unsigned limit = reader->opts.concurrency; /* less the stuck reads: each may cost a thread, too */
+        limit = stuck < limit ? limit - stuck : 1;
         if (yields && !has_head_start(self))
                 return self->busy < limit / 4;
         return busy < limit || self->busy < (uint64_t)limit * self->share.weight / weights;
@@ -81,11 +102,11 @@ static unsigned receiving(const struct read_job *job)
         return job->in_flight - job->copying - silent;
 }
 
-/* What is copied has been read: it holds its slot, and no capacity. One whose reads hang would have the next
- * thread hang, too. */
+/* What is copied has been read: it holds its slot, and no capacity. The next thread of a job with a stuck one would be
+ * stuck, too. */
 static bool may_take(const struct reader *reader, struct read_job *job)
 {
-        if (!has_blocks(job) || job->stalled > 0 || receiving(job) >= job->limit)
+        if (!has_blocks(job) || job->stuck > 0 || receiving(job) >= job->limit)
                 return false;
         const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);
@@ -159,7 +180,7 @@ bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
         struct engine *engine = &reader->engines[thread->engine];
         lock_scope(&reader->mutex);
         bool taken = false;
-        /* More threads than the base are left from a time when some hung. */
+        /* More threads than the base are left from a time when some were stuck. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
                !(taken = try_take(thread, NULL, ticket)))
                 pthread_cond_wait(&reader->work, &reader->mutex);

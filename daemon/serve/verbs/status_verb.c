@@ -135,7 +135,7 @@ int verb_status(struct session *session, struct request *request, struct error *
         const struct host_cache *cache = server->resident->cache;
         struct status_rows rows = {.left = req->limit > 0 ? req->limit : UINT64_MAX, .priority = UINT_MAX};
         char next[PROTO_CURSOR_MAX + 1];
-        unsigned threads, hung;
+        unsigned threads, stuck;
         int end = 0;
         if (req->after != NULL &&
             (sscanf(req->after, "%u:%u:%" SCNu64 "%n", &rows.list, &rows.priority, &rows.sequence, &end) != 3 ||
@@ -156,7 +156,7 @@ int verb_status(struct session *session, struct request *request, struct error *
                         write_desired(row, m, now_ns());
         }
         snprintf(next, sizeof(next), "%u:%u:%" PRIu64, rows.list, rows.priority, rows.sequence);
-        work_pool_count(server->loads->pool, &threads, &hung);
+        work_pool_count(server->loads->pool, &threads, &stuck);
         bool first = req->after == NULL;
         session_reply(session, request->id, kif(first, kstr("version", STREAMERD_VERSION)),
                       kif(first, ku64("protocol", PROTOCOL_MAX)),
@@ -166,7 +166,7 @@ int verb_status(struct session *session, struct request *request, struct error *
                       kif(first, kmap("host_cache", ku64("budget", cache->budget), ku64("used", cache->used),
                                       ku64("models", count_cached(server->resident)))),
                       kif(first, kcall("ring", reply_ring, server)),
-                      kif(first, kmap("workers", ku64("threads", threads), ku64("stuck", hung))),
+                      kif(first, kmap("workers", ku64("threads", threads), ku64("stuck", stuck))),
                       kif(first, kmap("loop", ku64("iterations", server->loop_cpu.iterations),
                                       ku64("longest_cpu_ns", server->loop_cpu.longest_ns),
                                       karray("histogram", write_bucket, &server->loop_cpu, LOOP_CPU_BUCKETS))),

@@ -209,14 +209,14 @@ TEST(each_storage_has_its_own_queue)
 /* As reader_watch() counts them: hanging blocks have no slot. */
 static void hang(struct read_job *job, unsigned n)
 {
-        job->stalled += n;
+        job->stuck += n;
         for (unsigned i = 0; i < n; i++)
                 reader_add_busy(&turns, job, -1);
 }
 
 static void answer(struct read_job *job, unsigned n)
 {
-        job->stalled -= n;
+        job->stuck -= n;
         for (unsigned i = 0; i < n; i++)
                 reader_add_busy(&turns, job, 1);
 }
