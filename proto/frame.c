@@ -13,23 +13,22 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define FIRST_CAP 4096u
 #define LAST_CAP (FRAME_HEADER + FRAME_MAX)
 
 void frame_reader_init(struct frame_reader *r)
 {
-        *r = (struct frame_reader){0};
+        *r = (struct frame_reader){.max = FRAME_MAX};
 }
 
 void frame_reader_deinit(struct frame_reader *r)
 {
         free(r->buf);
-        *r = (struct frame_reader){0};
+        *r = (struct frame_reader){.max = r->max};
 }
 
 static bool grow(struct frame_reader *r)
 {
-        size_t cap = r->cap == 0 ? FIRST_CAP : r->cap * 2;
+        size_t cap = r->cap == 0 ? FRAME_FIRST_CAP : r->cap * 2;
         if (cap > LAST_CAP)
                 cap = LAST_CAP;
         unsigned char *buf = realloc(r->buf, cap);
@@ -69,7 +68,7 @@ static void release_if_drained(struct frame_reader *r)
         if (r->start != r->end)
                 return;
         r->start = r->end = 0;
-        if (r->cap > FIRST_CAP)
+        if (r->cap > FRAME_FIRST_CAP)
                 frame_reader_deinit(r);
 }
 
@@ -81,7 +80,7 @@ int frame_reader_next(struct frame_reader *r, const void **data, size_t *len)
                 return 0;
         }
         size_t body = get_header(r->buf + r->start);
-        if (body == 0 || body > FRAME_MAX) {
+        if (body == 0 || body > r->max) {
                 *len = body;
                 return -1;
         }

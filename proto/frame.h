@@ -19,10 +19,13 @@
 #define FRAME_HEADER 4u
 #define FRAME_FDS_MAX 253 /* SCM_MAX_FD of Linux */
 
+#define FRAME_FIRST_CAP 4096u /* the buffer of a reader that waits for short frames */
+
 /* Cuts a stream of bytes into frames. */
 struct frame_reader {
         unsigned char *buf;
         size_t start, end, cap; /* unread bytes are buf[start..end) */
+        size_t max;             /* of a frame's body; FRAME_MAX, or what its owner has set */
 };
 void frame_reader_init(struct frame_reader *r);
 void frame_reader_deinit(struct frame_reader *r);
@@ -32,7 +35,7 @@ void *frame_reader_space(struct frame_reader *r, size_t *size);
 void frame_reader_added(struct frame_reader *r, size_t n);
 
 /* 1: *data, *len is the next frame's body, valid until the next _space() or _next(); 0: more bytes
- * are needed; -1: the length is 0 or over FRAME_MAX (*len holds it). */
+ * are needed; -1: the length is 0 or over `max` (*len holds it). */
 int frame_reader_next(struct frame_reader *r, const void **data, size_t *len);
 
 /* A frame has begun and is not whole. */

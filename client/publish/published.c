@@ -49,7 +49,7 @@ int lease_open_published(const struct streamer_lease *lease, struct published_vi
         uint64_t sizes[MANIFEST_MAX_SEGMENTS];
         for (size_t i = 0; i < lease->n_segments; i++)
                 sizes[i] = lease->segments[i].size;
-        const struct published_place where = {sizes, lease->n_segments, place};
+        const struct published_place where = {sizes, lease->n_segments, place, NULL};
         return published_open(view, table, place.bytes, &where, text, size);
 }
 

@@ -49,6 +49,22 @@ static void print_holdings(const json_t *holds, const json_t *limits)
         }
 }
 
+/* Those of which the user holds something. */
+static void print_shares(const json_t *shares)
+{
+        const json_t *limits = json_object_get(shares, "limits"), *holds = json_object_get(shares, "holds"), *held;
+        const char *name;
+        json_object_foreach((json_t *)holds, name, held)
+        {
+                if (json_u64(holds, name) == 0)
+                        continue;
+                printf("%-12s%" PRIu64, name, json_u64(holds, name));
+                if (json_object_get(limits, name))
+                        printf(" of %" PRIu64, json_u64(limits, name));
+                putchar('\n');
+        }
+}
+
 void print_whoami(const struct ctl *ctl, const json_t *reply)
 {
         printf("%-12s%" PRIu64 "\n%-12s%" PRIu64 "\n%-12s%s (", "uid", json_u64(reply, "uid"), "gid",
@@ -58,6 +74,7 @@ void print_whoami(const struct ctl *ctl, const json_t *reply)
         print_list("roots", json_object_get(reply, "roots"));
         print_list("buckets", json_object_get(reply, "buckets"));
         print_holdings(json_object_get(reply, "holds"), json_object_get(reply, "limits"));
+        print_shares(json_object_get(reply, "shares"));
 }
 
 /* ---- config ---- */

@@ -6,6 +6,7 @@
 #include <endian.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #define XXH_STATIC_LINKING_ONLY /* the size of the state */
 #if defined(__x86_64__)
 #include <xxh_x86dispatch.h> /* the library's own choice of SSE2, AVX2 or AVX-512 at run time */
@@ -32,6 +33,15 @@ void hex_encode(char *out, const unsigned char *bytes, size_t n)
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE])
 {
         canonical(XXH3_128bits(data, len), digest);
+}
+
+uint64_t hash_text(const char *text)
+{
+        static uint64_t key;
+        /* Early at boot there may be no random bytes yet: addresses are secret, too. */
+        if (key == 0 && (getrandom(&key, sizeof(key), GRND_NONBLOCK) != (ssize_t)sizeof(key) || key == 0))
+                key = (uintptr_t)&key ^ (uintptr_t)&text << 20;
+        return XXH3_64bits_withSeed(text, strlen(text), key);
 }
 
 void hash_init(struct hash *hash)

@@ -21,6 +21,10 @@ void hex_encode(char *out, const unsigned char *bytes, size_t n);
 /* One-shot; uses the widest vectors the CPU has. */
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE]);
 
+/* For hash tables of the loop's thread: keyed with random bytes of this process, so that nobody can choose keys that
+ * collide. */
+uint64_t hash_text(const char *text);
+
 /* A running hash over several pieces. */
 struct hash {
         _Alignas(64) unsigned char state[576];

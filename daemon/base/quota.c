@@ -11,6 +11,9 @@ static const struct {
 #define X(slot, name, text) [QUOTA_##slot] = {name, text},
         QUOTA_SLOTS(X)
 #undef X
+#define X(slot, name) [QUOTA_##slot] = {name, name},
+                QUOTA_SHARES(X)
+#undef X
 };
 
 const char *quota_slot_name(enum quota_slot slot)
@@ -37,8 +40,7 @@ uint64_t quotas_held(const struct quotas *users, uid_t uid, enum quota_slot slot
         return user != NULL ? user->held[slot] : 0;
 }
 
-int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
-                          uint64_t amount)
+int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount)
 {
         struct quota_user *user = quotas_find(users, uid);
         require(charge->user == NULL);
@@ -55,13 +57,13 @@ int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *
         return 0;
 }
 
-int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
-                 const struct quota_limits *limits, struct error *error)
+static int check_limit(uid_t uid, enum quota_slot slot, uint64_t held, uint64_t amount,
+                       const struct quota_limits *limits, struct error *error)
 {
-        uint64_t held = quotas_held(users, uid, slot), max = limits->max[slot];
+        uint64_t max = limits->max[slot];
         char rule[sizeof(limits->rule)], more[64] = "";
         if (held <= max && amount <= max - held)
-                return quota_charge_restored(users, uid, charge, slot, amount) < 0 ? error_no_memory(error) : 0;
+                return 0;
         snprintf(rule, sizeof(rule), "%s", limits->rule);
         if (limits->usual[slot])
                 snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
@@ -69,6 +71,25 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
                 snprintf(more, sizeof(more), ", and %" PRIu64 " more are needed", amount);
         return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s%s (%s)", (unsigned)uid, held,
                          max, slots[slot].text, more, rule);
+}
+
+int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
+                 const struct quota_limits *limits, struct error *error)
+{
+        int r = check_limit(uid, slot, quotas_held(users, uid, slot), amount, limits, error);
+        if (r == 0 && quota_hold(users, uid, charge, slot, amount) < 0)
+                r = error_no_memory(error);
+        return r;
+}
+
+int quota_raise(struct quota_charge *charge, uint64_t more, const struct quota_limits *limits, struct error *error)
+{
+        const struct quota_user *user = charge->user;
+        require(user != NULL);
+        int r = check_limit(user->uid, charge->slot, user->held[charge->slot], more, limits, error);
+        if (r == 0)
+                quota_adjust(charge, charge->amount + more);
+        return r;
 }
 
 void quota_adjust(struct quota_charge *charge, uint64_t amount)

@@ -20,21 +20,38 @@
         X(BYTES,       "bytes",       "bytes of models it loaded")
 // clang-format on
 
+/* Shares of what all users use, which follow from other settings (serve/access/shares.h). */
+/*        slot          name */
+// clang-format off
+#define QUOTA_SHARES(X) \
+        X(FDS,          "descriptors")  /* on their way to clients */ \
+        X(REQUESTS,     "requests")     /* that are unanswered, or have work in flight */ \
+        X(OUTPUT,       "unread")       /* bytes of replies and events that are not sent */ \
+        X(INPUT,        "incomplete")   /* bytes of long requests that are incomplete */ \
+        X(FETCHED,      "fetched")      /* bytes of files that are fetched */ \
+        X(TABLES,       "headers")      /* bytes of headers, and tables of tensors, of loads and diffs under way */ \
+        X(OPS,          "watched")      /* loads, each as often as it is watched */ \
+        X(CLAIMS,       "claims")       /* names that are claimed for publishing, until they are published */ \
+        X(DOCTOR,       "doctor")       /* requests that workers answer, of each kind (verb_task.h) */ \
+        X(VERIFY,       "verify") \
+        X(FETCH_LOCAL,  "fetch_files") \
+        X(FETCH_REMOTE, "fetch_urls") \
+        X(FIND_LOCAL,   "find_files") \
+        X(FIND_REMOTE,  "find_urls")
+// clang-format on
+
 enum quota_slot {
 #define X(slot, name, text) QUOTA_##slot,
         QUOTA_SLOTS(X)
 #undef X
                 QUOTA_SLOT_COUNT,
-        /* Shares of what all users use; no setting names them. */
-        QUOTA_FDS = QUOTA_SLOT_COUNT, /* descriptors on their way to clients */
-        QUOTA_REQUESTS,               /* requests that are unanswered, or have work in flight */
-        QUOTA_FETCHED,                /* bytes of files that are fetched */
-        QUOTA_OUTPUT,                 /* bytes of replies and events that are not sent */
-        QUOTA_OPS,                    /* watched loads */
-        QUOTA_TASKS,                  /* requests that workers answer, of each kind (verb_task.h) */
-        QUOTA_HELD_COUNT = QUOTA_TASKS + 6
+        QUOTA_BEFORE_SHARES = QUOTA_SLOT_COUNT - 1,
+#define X(slot, name) QUOTA_##slot,
+        QUOTA_SHARES(X)
+#undef X
+                QUOTA_HELD_COUNT
 };
-const char *quota_slot_name(enum quota_slot slot);
+const char *quota_slot_name(enum quota_slot slot); /* of a share, too */
 
 struct quotas {
         struct list all;
@@ -74,8 +91,9 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
                  const struct quota_limits *limits, struct error *error);
 /* Beyond any limit: what the user held before the daemon restarted, and shares, which the caller checks.
  * STREAMER_ENOMEM. */
-int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
-                          uint64_t amount);
+int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount);
+/* Adds to a charge that is not empty. STREAMER_ELIMIT, as above. */
+int quota_raise(struct quota_charge *charge, uint64_t more, const struct quota_limits *limits, struct error *error);
 /* Changes the amount, also of an empty charge. */
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */

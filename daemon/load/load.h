@@ -159,6 +159,7 @@ struct load_part {
         struct source_identity identity;
         struct source_files *files;
         struct arrivals arrivals;
+        uint64_t manifest_size;     /* of each target, once it is planned */
         struct read_job job;        /* with the targets' copies, in their order */
         struct sha_step *sha_steps; /* of each file */
         size_t files_checked;
@@ -283,7 +284,7 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
 void load_unwatch(struct load_watch *watch);
 void load_progress(struct load *load, struct load_progress *progress);
 
-/* The segments that a target needs: how many, and their sizes; and their sum. */
+/* The segments that a target needs: how many, and their sizes; and what it needs in all, with its tables. */
 size_t target_segments(const struct load_target *target, const uint64_t **sizes);
 uint64_t target_needs(const struct load_target *target);
 

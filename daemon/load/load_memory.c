@@ -35,10 +35,8 @@ uint64_t target_needs(const struct load_target *target)
 {
         const uint64_t *sizes;
         size_t n = target_segments(target, &sizes);
-        uint64_t sum = 0;
-        for (size_t i = 0; i < n; i++)
-                sum += sizes[i];
-        return sum;
+        const struct host_copy *cached = target->cached;
+        return generation_needs(sizes, n, cached != NULL ? cached->manifest.size : target->part->manifest_size);
 }
 
 /* `target`: NULL: all. */

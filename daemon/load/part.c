@@ -97,6 +97,7 @@ int part_plan(struct load_part *part, struct error *error)
                 return error_no_memory(error);
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size, sha256,
                              error);
+        r = r ?: arrivals_measure(&part->resolved.plan, &part->manifest_size, error);
         if (r < 0 || load->request.dry_run)
                 return r;
         return arrivals_init(&part->arrivals, &part->resolved.plan, part->job.targets, part->n_targets,

@@ -25,7 +25,8 @@ static void set_state(struct publication *p, enum publication_state state)
                 [PUBLICATION_ADMITTING] = TO(FILLING) | TO(FAILED),
                 [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(SEALING) | TO(FAILED),
                 [PUBLICATION_ALLOCATING] = TO(FILLING) | TO(FAILED),
-                [PUBLICATION_SEALING] = TO(HASHING) | TO(FAILED),
+                [PUBLICATION_SEALING] = TO(CHARGING) | TO(FAILED),
+                [PUBLICATION_CHARGING] = TO(HASHING) | TO(FAILED),
                 [PUBLICATION_HASHING] = TO(PUBLISHED) | TO(FAILED),
         };
 #undef TO
@@ -72,25 +73,31 @@ void publications_init(struct publications *publications)
         long cpus = sysconf(_SC_NPROCESSORS_ONLN);
         publications->hashers = cpus > PUBLICATION_HASHERS ? PUBLICATION_HASHERS : cpus < 1 ? 1 : (unsigned)cpus;
         list_init(&publications->all);
+        buckets_init(&publications->by_name);
         publications->last_id = now_ns(); /* no claim of an earlier run has the number of one of this run */
 }
 
-struct publication *publications_find(const struct publications *publications, const char *name,
-                                      const struct device *device)
+struct publication *publications_find(struct publications *publications, const char *name, const struct device *device)
 {
-        list_each_item (struct publication, p, &publications->all, link)
+        list_each_item (struct publication, p, bucket(&publications->by_name, hash_text(name)), by_name)
                 if (p->device == device && strcmp(p->name, name) == 0)
                         return p;
         return NULL;
 }
 
-struct publication *publication_new(struct publications *publications, const char *name, struct device *device)
+struct publication *publication_new(struct publications *publications, const char *name, struct device *device,
+                                    const struct caller *caller)
 {
         struct publication *p = calloc(1, sizeof(*p));
-        if (p == NULL || (p->name = strdup(name)) == NULL) {
+        require(publications_find(publications, name, device) == NULL);
+        if (p == NULL || (p->name = strdup(name)) == NULL ||
+            quota_hold(publications->users, caller->uid, &p->claim, QUOTA_CLAIMS, 1) < 0) {
+                if (p != NULL)
+                        free(p->name);
                 free(p);
                 return NULL;
         }
+        p->caller = *caller;
         p->publications = publications;
         p->id = ++publications->last_id;
         p->device = device;
@@ -98,6 +105,7 @@ struct publication *publication_new(struct publications *publications, const cha
         p->since_ns = now_ns();
         list_init(&p->in_session);
         list_append(&publications->all, &p->link);
+        list_append(bucket(&publications->by_name, hash_text(name)), &p->by_name);
         return p;
 }
 
@@ -110,6 +118,7 @@ static void publication_free(struct publication *p)
                 generation_put(p->generation);
         else
                 published_free(p->published);
+        free(p->hashers);
         free(p->name);
         free(p);
 }
@@ -129,7 +138,9 @@ static void end(struct publication *p, const struct error *error)
 {
         set_state(p, error == NULL ? PUBLICATION_PUBLISHED : PUBLICATION_FAILED);
         list_remove(&p->link);
+        list_remove(&p->by_name);
         list_remove(&p->in_session);
+        quota_discharge(&p->claim);
         if (p->generation != NULL)
                 metric_add_label(METRIC_PUBLICATIONS,
                                  error == NULL                       ? RESULT_READY
@@ -150,7 +161,7 @@ static void end(struct publication *p, const struct error *error)
 void publication_abort(struct publication *p, const struct error *error)
 {
         require(!has_ended(p));
-        if (p->state == PUBLICATION_ADMITTING)
+        if (p->state == PUBLICATION_ADMITTING || p->state == PUBLICATION_CHARGING)
                 admission_withdraw(&p->admission);
         store_relaxed(&p->stop, true);
         end(p, error);
@@ -214,6 +225,25 @@ static void begin_request(struct publication *p, enum publication_state state, p
 
 /* ---- begin ---- */
 
+int publication_check_name(struct resident *resident, const char *name, const struct device *device,
+                           struct error *error)
+{
+        const struct generation *g = resident_on(resident, name, GENERATION_READY, device);
+        if (g == NULL || g->published != NULL)
+                return 0;
+        return error_set(error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", name, g->source);
+}
+
+/* Of the generation, for what it takes besides what it has been granted. */
+static void ask_for(struct publication *p, uint64_t bytes, unsigned priority,
+                    void (*answered)(struct admission_request *request, const struct error *error))
+{
+        p->part = (struct admission_part){p->device, bytes, p->generation};
+        p->admission = (struct admission_request){
+                .parts = &p->part, .n_parts = 1, .priority = priority, .evict = true, .answered = answered};
+        admission_submit(p->publications->loads->resident->admission, &p->admission);
+}
+
 static void admitted(struct admission_request *request, const struct error *error)
 {
         struct publication *p = container_of(request, struct publication, admission);
@@ -241,14 +271,16 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
         uint64_t rounded = bytes;
-        int r = check_state(p, PUBLICATION_CLAIMED, error) ?: round_bytes(p, &rounded, error);
+        int r = check_state(p, PUBLICATION_CLAIMED, error)
+                        ?: publication_check_name(resident, p->name, p->device, error)
+                        ?: round_bytes(p, &rounded, error);
         if (r < 0)
                 return r;
         snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
         struct generation *g = generation_new(resident, p->name, source, p->device, p->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
-        r = quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes, limits, error)
+        r = quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, rounded, limits, error)
                     ?: resident_charge_model(resident, p->name, p->device, users, p->caller.uid, limits,
                                              &g->model_charge, error);
         if (r < 0) {
@@ -261,11 +293,9 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         g->published = p->published;
         generation_assign_number(g);
         p->generation = g;
-        p->part = (struct admission_part){p->device, rounded, g};
-        p->admission = (struct admission_request){
-                .parts = &p->part, .n_parts = 1, .priority = settings->priority, .evict = true, .answered = admitted};
+        p->bytes = rounded;
         begin_request(p, PUBLICATION_ADMITTING, done, context);
-        admission_submit(resident->admission, &p->admission);
+        ask_for(p, rounded, settings->priority, admitted);
         return 0;
 }
 
@@ -302,11 +332,11 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                                  GENERATION_SEGMENTS);
         for (unsigned i = 0; i < g->n_segments; i++)
                 used += g->segments[i].size;
-        if (size > p->part.bytes - used)
+        if (size > p->bytes - used)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: %" PRIu64 " bytes are needed, and %" PRIu64
                                  " are left of those that it began with",
-                                 p->name, size, p->part.bytes - used);
+                                 p->name, size, p->bytes - used);
         begin_request(p, PUBLICATION_ALLOCATING, done, context);
         g->segments[g->n_segments] = (struct segment){.size = size};
         p->in_flight++;
@@ -326,6 +356,11 @@ static void publish(struct publication *p)
         g->n_tensors = m.header->n_records;
         memcpy(g->digest, m.header->digest, DIGEST_SIZE);
         g->load_ns = now_ns() - p->since_ns;
+        /* A model may have been loaded under the name meanwhile. */
+        if (publication_check_name(g->resident, p->name, p->device, &p->error) < 0) {
+                end(p, &p->error);
+                return;
+        }
         log_info("%s: generation %" PRIu64 " published by uid %u: %" PRIu64 " bytes in %u segments of %s", p->name,
                  g->number, (unsigned)p->caller.uid, g->data_bytes, g->n_segments, g->device->name);
         generation_ready(g);
@@ -339,17 +374,35 @@ static void hash_run(struct work *work)
         struct publication *p = hasher->publication;
         struct manifest_header *header = p->manifest.map;
         int r = digest_job_run(&p->hash, &hasher->error);
+        hasher->more = r == DIGEST_MORE;
+        if (hasher->more)
+                return;
         bool last = __atomic_sub_fetch(&p->n_hashing, 1, __ATOMIC_ACQ_REL) == 0;
         if (last && r == 0)
                 hash_model(&p->hash.manifest, header->digest);
 }
 
+static void hash_done(struct work *work);
+
+/* The next piece. */
+static void hash_next(struct hasher *hasher)
+{
+        struct publication *p = hasher->publication;
+        hasher->work.user = p->user;
+        work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &hasher->work, hash_run,
+                    hash_done);
+}
+
 static void hash_done(struct work *work)
 {
-        const struct hasher *hasher = container_of(work, struct hasher, work);
+        struct hasher *hasher = container_of(work, struct hasher, work);
         struct publication *p = hasher->publication;
         if (hasher->error.code != 0)
                 p->error = hasher->error;
+        if (hasher->more && p->error.code == 0 && !has_ended(p)) {
+                hash_next(hasher);
+                return;
+        }
         if (p->in_flight > 1)
                 p->in_flight--;
         else if (step_done(p))
@@ -361,19 +414,27 @@ static void seal_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct generation *g = p->generation;
-        for (unsigned i = 0; i < g->n_segments; i++)
+        for (unsigned i = 0; i < g->n_segments && !load_relaxed(&p->stop); i++)
                 if (g->device->ops->seal != NULL && g->device->ops->seal(&g->segments[i], &p->error) < 0)
                         return;
-        published_manifest_build(&p->manifest, g->published, g->segments, g->n_segments, &p->table, &p->error);
+        published_manifest_build(&p->manifest, g->published, g->segments, g->n_segments, &p->table, &p->stop,
+                                 &p->error);
 }
 
-static void seal_done(struct work *work)
+static void charged(struct admission_request *request, const struct error *error)
 {
-        struct publication *p = container_of(work, struct publication, work);
+        struct publication *p = container_of(request, struct publication, admission);
         struct publications *publications = p->publications;
-        if (!step_done(p))
-                return;
         struct manifest_header *header = p->manifest.map;
+        if (error->code == 0)
+                p->hashers = calloc(publications->hashers, sizeof(*p->hashers));
+        if (error->code != 0 || p->hashers == NULL) {
+                p->error = *error;
+                if (error->code == 0)
+                        error_no_memory(&p->error);
+                end(p, &p->error);
+                return;
+        }
         header->generation = p->generation->number;
         p->hash = (struct digest_job){.generation = p->generation,
                                       .manifest = table_manifest(&p->manifest),
@@ -384,15 +445,27 @@ static void seal_done(struct work *work)
         p->in_flight = p->n_hashing = publications->hashers;
         for (unsigned i = 0; i < publications->hashers; i++) {
                 p->hashers[i] = (struct hasher){.publication = p};
-                work_submit(publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work,
-                            hash_run, hash_done);
+                hash_next(&p->hashers[i]);
         }
+}
+
+static void seal_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        if (!step_done(p))
+                return;
+        uint64_t bytes = generation_needs(NULL, 0, p->manifest.size);
+        set_state(p, PUBLICATION_CHARGING);
+        if (quota_raise(&p->generation->quota_charge, bytes, &p->limits, &p->error) < 0)
+                end(p, &p->error);
+        else
+                ask_for(p, bytes, p->generation->settings.priority, charged);
 }
 
 static void seal(struct publication *p)
 {
         p->in_flight++;
-        p->work.user = 0;
+        p->work.user = p->user;
         work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
 }
 
@@ -420,13 +493,14 @@ static void check_done(struct work *work)
                 seal(p);
 }
 
-int publication_commit(struct publication *p, const struct published_storage *table, publication_done_fn *done,
-                       void *context, struct error *error)
+int publication_commit(struct publication *p, const struct published_storage *table, const struct quota_limits *limits,
+                       publication_done_fn *done, void *context, struct error *error)
 {
         int r = check_state(p, PUBLICATION_FILLING, error);
         if (r < 0)
                 return r;
         p->table = *table;
+        p->limits = *limits;
         begin_request(p, PUBLICATION_SEALING, done, context);
         if (p->base.source == NULL) {
                 seal(p);

@@ -4,9 +4,9 @@
  *
  *   claimed > admitting > filling <> allocating
  *      |          |          |\
- *      |          |          | > sealing > hashing > published
- *      |          |          |      |         |
- *      +----------+----------+------+---------+--> failed
+ *      |          |          | > sealing > charging > hashing > published
+ *      |          |          |      |         |          |
+ *      +----------+----------+------+---------+----------+--> failed
  *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
  * client's lease of it is made when it is admitted (by the caller), so the memory of a publication that failed is freed
@@ -25,6 +25,7 @@ enum publication_state {
         PUBLICATION_FILLING,    /* the client writes to the segments that it has */
         PUBLICATION_ALLOCATING, /* a further segment, on the device's thread */
         PUBLICATION_SEALING,    /* workers: the base has not changed, no process may write, and the table is valid */
+        PUBLICATION_CHARGING,   /* bytes of the manifest are asked for */
         PUBLICATION_HASHING,    /* workers: every storage and the table */
         PUBLICATION_PUBLISHED,  /* this and the following: ended */
         PUBLICATION_FAILED,
@@ -49,8 +50,9 @@ struct publication;
 
 /* The publications of a daemon. */
 struct publications {
-        struct list all;     /* that have not ended */
-        struct loads *loads; /* whose sources, memory and workers they share */
+        struct list all;        /* that have not ended */
+        struct buckets by_name; /* of these */
+        struct loads *loads;    /* whose sources, memory and workers they share */
         struct quotas *users;
         unsigned hashers; /* workers that hash one model: up to PUBLICATION_HASHERS */
         uint64_t last_id;
@@ -66,11 +68,13 @@ typedef void publication_done_fn(struct publication *publication, const struct e
 struct hasher {
         struct work work;
         struct publication *publication;
+        bool more; /* storages are left */
         struct error error;
 };
 
 struct publication {
         struct list link;       /* in publications->all, until it has ended */
+        struct list by_name;    /* likewise */
         struct list in_session; /* of the client that has it; unlinked: its connection has ended */
         struct publications *publications;
         uint64_t id;
@@ -81,10 +85,13 @@ struct publication {
         struct device *device;
         struct published *published; /* the generation's, once that exists */
         struct base_probe base;      /* of published->base, before it is sealed */
-        uint64_t user;               /* whose share of the workers the probe uses; 0: unlimited */
+        uint64_t user;               /* whose share of the workers it uses; 0: unlimited */
+        struct quota_charge claim;   /* until it has ended */
         struct generation *generation;
-        struct admission_part part; /* the bytes that it began with */
+        uint64_t bytes;             /* of segments, that it began with */
+        struct admission_part part; /* these, then those of the manifest */
         struct admission_request admission;
+        struct quota_limits limits; /* of the last request */
         uint64_t since_ns;
 
         publication_done_fn *done; /* of the request that is under way; NULL: none */
@@ -96,21 +103,25 @@ struct publication {
         struct published_storage table; /* committing: where the client's table is */
         struct table manifest;
         struct digest_job hash;
-        unsigned n_hashing; /* atomic: of the hashers, those whose work has not ended */
-        bool stop;          /* atomic: it was aborted, and workers end soon */
-        struct hasher hashers[PUBLICATION_HASHERS];
+        unsigned n_hashing;     /* atomic: of the hashers, those whose work has not ended */
+        bool stop;              /* atomic: it was aborted, and workers end soon */
+        struct hasher *hashers; /* while it is hashed */
 };
 
 /* After its owner has set the daemon's parts and `ended`. */
 void publications_init(struct publications *publications);
 /* NULL if nobody publishes under this name on this device. */
-struct publication *publications_find(const struct publications *publications, const char *name,
-                                      const struct device *device);
-/* Claims a name that is not claimed. The caller sets what is published, and for which client. NULL on ENOMEM. */
-struct publication *publication_new(struct publications *publications, const char *name, struct device *device);
+struct publication *publications_find(struct publications *publications, const char *name, const struct device *device);
+/* Claims a name that is not claimed, for the user, to whom the claim is charged. The caller sets what is published.
+ * NULL on ENOMEM. */
+struct publication *publication_new(struct publications *publications, const char *name, struct device *device,
+                                    const struct caller *caller);
 
 /* ---- requests: 0, or an error and done() is not called. One at a time. ---- */
 
+/* Whether a model of this name may be published on the device: STREAMER_EBUSY where one that was loaded serves. */
+int publication_check_name(struct resident *resident, const char *name, const struct device *device,
+                           struct error *error);
 /* Charges the client's user, and asks for memory. */
 int publication_begin(struct publication *publication, uint64_t bytes, const struct model_settings *settings,
                       const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error);
@@ -119,7 +130,8 @@ int publication_add_segment(struct publication *publication, uint64_t bytes, pub
                             struct error *error);
 /* The publication has ended when it is done. */
 int publication_commit(struct publication *publication, const struct published_storage *table,
-                       publication_done_fn *done, void *context, struct error *error);
+                       const struct quota_limits *limits, publication_done_fn *done, void *context,
+                       struct error *error);
 
 /* A request that is under way is answered with the error. May free it. */
 void publication_abort(struct publication *publication, const struct error *error);

@@ -5,18 +5,23 @@
 
 #include <string.h>
 
-/* One worker of a job. */
+#define PIECE_NS (UINT64_C(250) * 1000000)
+
+/* A piece of a job, on one worker. */
 struct check {
         struct digest_job *job;
         struct readback readback;
         struct hash hash;
         uint64_t asked[2], n_asked, n_taken; /* the tensor that is hashed, and the next one of the readback */
+        uint64_t until_ns;
 };
 
 static bool next_run(void *context, struct readback_run *run)
 {
         struct check *check = context;
         struct digest_job *job = check->job;
+        if (check->n_asked > 0 && now_ns() >= check->until_ns)
+                return false;
         for (uint64_t i; (i = add_relaxed(&job->next, 1) - 1) < job->manifest.header->n_records;) {
                 const struct manifest_record *r = manifest_record(&job->manifest, i);
                 if (r->bytes > 0) {
@@ -62,30 +67,34 @@ static int hash_tensor(struct check *check, uint64_t i, struct error *error)
 
 int digest_job_run(struct digest_job *job, struct error *error)
 {
-        struct check check = {.job = job};
+        struct check check = {.job = job, .until_ns = now_ns() + PIECE_NS};
         int r = readback_init(&check.readback, job->reader, job->generation->device, error);
         if (r == 0)
                 r = readback_begin(&check.readback, next_run, &check, error);
         while (r == 0 && check.n_taken < check.n_asked)
                 r = hash_tensor(&check, check.asked[check.n_taken++ % 2], error);
         readback_deinit(&check.readback);
-        return r;
+        return r == 0 && load_relaxed(&job->next) < job->manifest.header->n_records ? DIGEST_MORE : r;
 }
 
-int verify_generation(const struct generation *generation, struct reader *reader, const bool *stop, struct error *error)
+void verify_begin(struct digest_job *job, const struct generation *generation, struct reader *reader, const bool *stop)
 {
-        struct digest_job job = {.generation = generation,
-                                 .manifest = table_manifest(&generation->manifest),
-                                 .reader = reader,
-                                 .stop = stop};
+        *job = (struct digest_job){.generation = generation,
+                                   .manifest = table_manifest(&generation->manifest),
+                                   .reader = reader,
+                                   .stop = stop};
+}
+
+int verify_run(struct digest_job *job, struct error *error)
+{
         unsigned char digest[DIGEST_SIZE];
-        int r = digest_job_run(&job, error);
+        int r = digest_job_run(job, error);
         if (r == STREAMER_ECANCELED)
                 return error_set(error, STREAMER_ECANCELED, "verify stopped: the daemon ends");
-        if (r < 0)
+        if (r != 0)
                 return r;
-        hash_model(&job.manifest, digest);
-        if (memcmp(digest, generation->digest, DIGEST_SIZE) != 0)
+        hash_model(&job->manifest, digest);
+        if (memcmp(digest, job->generation->digest, DIGEST_SIZE) != 0)
                 return error_set(error, STREAMER_EFAILED, "the model's digest differs");
         return 0;
 }

@@ -2,6 +2,9 @@
  *
  * Computes the digest of each tensor from its resident bytes, and compares it with the one in the manifest or stores it
  * there. May also copy the bytes to host memory of the same layout.
+ *
+ * A job runs in pieces of a quarter of a second and the tensor that it is in, so that others of its lane have their
+ * turn: its owner submits the next piece.
  */
 #pragma once
 
@@ -18,11 +21,13 @@ struct digest_job {
         uint64_t next;                   /* atomic: the first that no worker has taken */
 };
 
-/* On each worker, until no tensor is left. STREAMER_EFAILED where digests differ; STREAMER_ECANCELED, without a text,
- * once *stop is true. */
+/* A piece, on each worker. DIGEST_MORE: tensors are left. STREAMER_EFAILED where digests differ; STREAMER_ECANCELED,
+ * without a text, once *stop is true. */
+#define DIGEST_MORE 1
 int digest_job_run(struct digest_job *job, struct error *error);
 
-/* On a worker, in the lane of the device, with a reference to the generation, which must have been ready: compares
- * every tensor and the model's digest. `reader`, `stop`: as above. STREAMER_EFAILED, STREAMER_ECANCELED. */
-int verify_generation(const struct generation *generation, struct reader *reader, const bool *stop,
-                      struct error *error);
+/* A job that compares every tensor, and at its end the model's digest, with those of a generation that has been ready,
+ * of which the owner has a reference. */
+void verify_begin(struct digest_job *job, const struct generation *generation, struct reader *reader, const bool *stop);
+/* A piece, on a worker in the lane of the device. DIGEST_MORE, STREAMER_EFAILED, STREAMER_ECANCELED. */
+int verify_run(struct digest_job *job, struct error *error);

@@ -16,6 +16,8 @@
 
 #define MODEL_TEXT 600 /* a name's share of it is 200 */
 
+#define PAGE_SIZE 4096 /* that tables consist of */
+
 static void add_process(char text[MODEL_TEXT], const struct process *process)
 {
         char comm[SYSFILE_COMM] = "";
@@ -126,6 +128,14 @@ int resident_full_error(const struct resident *resident, const struct device *de
                          size_text(all, budget), budget < device->budget ? ", others use the device too" : "",
                          remedy(resident, device, needed, unused), device->name,
                          text[0] != '\0' ? text : "nothing resident");
+}
+
+uint64_t generation_needs(const uint64_t *segments, size_t n, uint64_t manifest_size)
+{
+        uint64_t sum = round_up(manifest_size, PAGE_SIZE);
+        for (size_t i = 0; i < n; i++)
+                sum += segments[i];
+        return sum;
 }
 
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)

@@ -158,7 +158,7 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
                             const unsigned char token[LEASE_TOKEN])
 {
         struct quota_charge charge = {.user = NULL};
-        if (leases->users != NULL && quota_charge_restored(leases->users, process->uid, &charge, QUOTA_LEASES, 1) < 0)
+        if (leases->users != NULL && quota_hold(leases->users, process->uid, &charge, QUOTA_LEASES, 1) < 0)
                 return NULL;
         struct lease *lease = lease_make(leases, process, generation, id, token, LEASE_UNCLAIMED);
         if (lease != NULL)

@@ -94,11 +94,7 @@ uint64_t generation_small_page_bytes(const struct generation *generation)
 
 struct list *resident_bucket(struct resident *resident, const char *name)
 {
-        unsigned char digest[DIGEST_SIZE];
-        uint64_t key;
-        hash_bytes(name, strlen(name), digest);
-        memcpy(&key, digest, sizeof(key));
-        return bucket(&resident->by_name, key);
+        return bucket(&resident->by_name, hash_text(name));
 }
 
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,

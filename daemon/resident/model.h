@@ -278,6 +278,9 @@ int resident_charge_model(struct resident *resident, const char *name, const str
                           struct quotas *users, uid_t uid, const struct quota_limits *limits,
                           struct quota_charge *charge, struct error *error);
 
+/* What a generation takes of its device's budget and of its user's: the segments, and the manifest. (The arrival log
+ * is a small part of that.) */
+uint64_t generation_needs(const uint64_t *segments, size_t n, uint64_t manifest_size);
 /* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error);
 /* Credits the device with what was charged; nothing may be allocated. */

@@ -238,7 +238,8 @@ static int build_manifest(struct table *manifest, const struct published *publis
 }
 
 int published_manifest_build(struct table *manifest, const struct published *published, const struct segment *segments,
-                             unsigned n_segments, const struct published_storage *table, struct error *error)
+                             unsigned n_segments, const struct published_storage *table, const bool *stop,
+                             struct error *error)
 {
         struct published_view view;
         cleanup_free void *copy = NULL;
@@ -254,7 +255,7 @@ int published_manifest_build(struct table *manifest, const struct published *pub
                 return error->code;
         for (unsigned i = 0; i < n_segments; i++)
                 sizes[i] = segments[i].size;
-        const struct published_place place = {sizes, n_segments, *table};
+        const struct published_place place = {sizes, n_segments, *table, stop};
         int r = published_open(&view, bytes, table->bytes, &place, text, sizeof(text));
         if (r == -2)
                 return error_set(error, STREAMER_ENOMEM, "no memory to check the table");

@@ -41,8 +41,10 @@ void published_key_differs(const struct published *have, const struct published 
 /* ---- the manifest ---- */
 
 /* Made from the client's table in the sealed memory: a record for each storage and one for the table, and the key and
- * base as metadata. It has no digests yet. On a worker. STREAMER_EINVAL where the table is refused. */
+ * base as metadata. It has no digests yet. On a worker, which gives up once *stop is true. STREAMER_EINVAL where the
+ * table is refused. */
 int published_manifest_build(struct table *manifest, const struct published *published, const struct segment *segments,
-                             unsigned n_segments, const struct published_storage *table, struct error *error);
+                             unsigned n_segments, const struct published_storage *table, const bool *stop,
+                             struct error *error);
 /* The key and base. STREAMER_ECORRUPT. */
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error);

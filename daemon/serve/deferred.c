@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/deferred.h"
 
+#include "daemon/serve/access/shares.h"
+
 #include <inttypes.h>
 
 /* ---- life ---- */
-
-/* Of a user: what so many connections may have. */
-#define REQUESTS_SHARE 64
 
 /* The session has n unanswered requests more. */
 static void count(struct session *session, int n)
 {
         session->n_deferred += (uint64_t)n;
-        conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
+        conn_block(session->conn, CONN_BLOCK_REQUESTS,
+                   session->n_deferred >= session->server->limits->requests_per_client);
 }
 
 void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error)
 {
         struct server *server = session->server;
         uid_t uid = session->conn->caller.uid;
-        uint64_t held = quotas_held(&server->users, uid, QUOTA_REQUESTS);
-        if (held >= REQUESTS_SHARE * server->limits->requests_per_client && !role_is_own(uid)) {
+        if (!share_left(&server->users, server->limits, uid, QUOTA_REQUESTS)) {
                 error_set(error, STREAMER_ELIMIT,
-                          "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)", (unsigned)uid,
-                          held, REQUESTS_SHARE);
+                          "uid %u has %" PRIu64 " unanswered requests, the most that it may "
+                          "(limits.requests_per_client)",
+                          (unsigned)uid, quotas_held(&server->users, uid, QUOTA_REQUESTS));
                 return NULL;
         }
         struct deferred *d = calloc(1, size);
-        if (d == NULL || quota_charge_restored(&server->users, uid, &d->charge, QUOTA_REQUESTS, 1) < 0) {
+        if (d == NULL || quota_hold(&server->users, uid, &d->charge, QUOTA_REQUESTS, 1) < 0) {
                 free(d);
                 error_no_memory(error);
                 return NULL;

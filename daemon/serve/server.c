@@ -195,7 +195,7 @@ static int start_handles(struct server *server, struct error *error)
             uv_poll_start(&server->accept_poll, UV_READABLE, on_accept) != 0)
                 return error_set(error, STREAMER_EOS, "socket: cannot be polled");
         server->accept_poll.data = server;
-        conn_turn_start(&server->turn, server->loop);
+        turns_start(&server->turns, server->loop, conn_serve);
         loop_task_init(&server->answer, server->loop, deferred_answer);
         loop_task_init(&server->notify, server->loop, events_send_next);
         uv_timer_init(server->loop, &server->tick);

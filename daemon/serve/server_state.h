@@ -67,7 +67,7 @@ struct server {
 
         struct listener listener;
         uv_poll_t accept_poll;
-        struct conn_turn turn;
+        struct turns turns;
         uv_timer_t tick;
         unsigned ticks;
         bool closing; /* server_close() */
@@ -87,7 +87,8 @@ struct server {
         uint64_t file_bytes;            /* of transfers (verbs/fetch.c) */
         uint64_t last_transfer;
         struct quotas users;
-        uint64_t n_conns;
+        uint64_t n_conns;             /* within the limits */
+        bool refusing;                /* one was refused, since the last one ended */
         char last_status[STATUS_MAX]; /* the last STATUS= */
         bool ready_due;               /* READY=1 could not be sent */
         uint64_t alive_ns;            /* the last WATCHDOG=1 */
@@ -100,7 +101,7 @@ struct session {
         struct server *server;
         struct conn *conn;
         bool greeted;
-        bool refused;                 /* one beyond limits.connections, not counted */
+        bool counted;                 /* its user is known, and it is within the limits: in server->n_conns */
         char *client;                 /* what it calls itself; NULL: nothing */
         struct list in_events;        /* in server->due or ->up_to_date */
         struct subscriber subscriber; /* of states of models */

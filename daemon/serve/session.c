@@ -4,16 +4,13 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/serve/access/access.h"
+#include "daemon/serve/access/shares.h"
 #include "daemon/serve/events/events.h"
 
 #include <inttypes.h>
 
 /* Between two counts of the descriptors in flight. */
 #define RECOUNT_NS UINT64_C(2000000)
-/* Unsent bytes of a user, in those that one connection may have. */
-#define OUTPUT_SHARE 8
-/* Connections above the limit that are left to root and the daemon's own user, to resolve the situation. */
-#define OWN_CONNECTIONS 16
 
 /* ---- simple answers ---- */
 
@@ -37,15 +34,11 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
 {
         struct server *server = session->server;
         const struct quota_user *user = session->fds.user;
-        uint64_t all = server->limits->fds_in_flight, share = all / 2;
+        uint64_t all = server->limits->fds_in_flight, share = share_max(server->limits, user->uid, QUOTA_FDS);
         unsigned in_flight = conn_fds_in_flight(session->conn);
         if (in_flight > 0 && in_flight + n > server->limits->fds_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: this client does not take its descriptors (limits.fds_per_client)", verb);
-        if (share < FRAME_FDS_MAX)
-                share = FRAME_FDS_MAX; /* of one reply */
-        if (role_is_own(user->uid))
-                share = all;
         if (server->fds_out + n > all || user->held[QUOTA_FDS] + n > share)
                 recount_fds(server);
         if (server->fds_out + n > all)
@@ -113,17 +106,26 @@ static bool charge_connection(struct session *session)
         uid_t uid = conn->caller.uid;
         struct error error = {0};
         int r = 0;
-        if (session->refused)
+        if (!share_allows_connection(&server->users, server->limits, uid, server->n_conns))
                 r = error_set(&error, STREAMER_ELIMIT,
-                              "%" PRIu64 " connections are open: the limit (limits.connections)", server->n_conns);
+                              "%" PRIu64 " connections are open: the limit (limits.connections%s)", server->n_conns,
+                              server->n_conns < server->limits->connections
+                                      ? ", of which the last are for users who have few"
+                                      : "");
         r = r ?: access_charge(server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
-        if (r == 0 &&
-            (quota_charge_restored(&server->users, uid, &session->fds, QUOTA_FDS, 0) < 0 ||
-             quota_charge_restored(&server->users, uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0))
+        if (r == 0 && (quota_hold(&server->users, uid, &session->fds, QUOTA_FDS, 0) < 0 ||
+                       quota_hold(&server->users, uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0 ||
+                       quota_hold(&server->users, uid, &conn->input, QUOTA_INPUT, 0) < 0))
                 r = error_no_memory(&error);
-        conn->output_share = role_is_own(uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
+        conn->output_share = share_max(server->limits, uid, QUOTA_OUTPUT);
+        conn->input_share = share_max(server->limits, uid, QUOTA_INPUT);
+        session->counted = r == 0;
+        server->n_conns += session->counted;
         if (r == 0)
                 return true;
+        if (!server->refusing)
+                log_warn("a connection of uid %u is refused: %s", (unsigned)uid, error.text);
+        server->refusing = true; /* logged once, until a connection ends */
         session_error(session, 0, &error);
         conn_close(conn, true);
         return false;
@@ -148,8 +150,9 @@ static int serve(struct session *session, struct request *request, struct error 
                                  verb_desc(request->verb)->name);
         if (request->verb != VERB_hello && !gives_back(request->verb) && conn_output_full(conn))
                 return error_set(error, STREAMER_ELIMIT,
-                                 "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
-                                 (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], OUTPUT_SHARE);
+                                 "uid %u does not read %" PRIu64 " of %" PRIu64
+                                 " bytes of replies (limits.output_per_client)",
+                                 (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], conn->output_share);
         return access_check(session->server, conn, request, error)
                        ?: session->server->session_ops->verbs[request->verb](session, request, error);
 }
@@ -172,13 +175,14 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                                  error.text);
                         conn_close(conn, true);
                 }
-                return;
+        } else {
+                if (serve(session, &request, &error) < 0)
+                        session_error(session, request.id, &error);
+                request_deinit(&request);
         }
-        if (serve(session, &request, &error) < 0)
-                session_error(session, request.id, &error);
-        if (request.verb != VERB_hello && !session->greeted)
+        /* Whom hello does not admit has no use of a connection, which others may need. */
+        if (!session->greeted)
                 conn_close(conn, true);
-        request_deinit(&request);
 }
 
 /* ---- life ---- */
@@ -188,11 +192,13 @@ static void on_closed(struct conn *conn)
         struct session *session = conn->context;
         struct server *server = session->server;
         list_remove(&conn->link);
-        server->n_conns -= !session->refused;
+        server->n_conns -= session->counted;
+        server->refusing = server->refusing && !session->counted;
         server->last_active_ns = now_ns();
         server->fds_out -= session->fds.amount;
         quota_discharge(&session->fds);
         quota_discharge(&conn->output);
+        quota_discharge(&conn->input);
         quota_discharge(&session->charge);
         server->session_ops->closed(session);
         session->magic = 0;
@@ -212,7 +218,7 @@ void session_new_consume_fd(struct server *server, int fd)
         struct session *session = calloc(1, sizeof(*session));
         struct conn *conn = NULL;
         if (session != NULL)
-                conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
+                conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turns);
         else
                 close(fd);
         if (conn == NULL) {
@@ -233,11 +239,6 @@ void session_new_consume_fd(struct server *server, int fd)
         conn->context = session;
         list_append(&server->conns, &conn->link);
         list_append(&server->up_to_date, &session->in_events);
-        uint64_t max = server->limits->connections + (role_is_own(conn->caller.uid) ? OWN_CONNECTIONS : 0);
-        session->refused = server->n_conns >= max;
-        if (session->refused)
-                log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
-        server->n_conns += !session->refused;
-        if (session->refused || !conn->caller_unknown)
+        if (!conn->caller_unknown)
                 charge_connection(session);
 }

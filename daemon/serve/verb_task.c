@@ -3,6 +3,7 @@
 
 #include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
+#include "daemon/serve/access/shares.h"
 
 /* ---- shares ---- */
 
@@ -10,8 +11,9 @@
 static bool may_start(const struct verb_task *task)
 {
         const struct conn *conn = task->deferred.session->conn;
-        unsigned max = role_is_own(conn->caller.uid) ? 2 * VERB_TASKS : VERB_TASKS;
-        return task->running.user->held[task->running.slot] < max && !conn_output_full(conn);
+        const struct server *server = task->server;
+        return share_left(&server->users, server->limits, conn->caller.uid, task->running.slot) &&
+               !conn_output_full(conn);
 }
 
 static void task_start(struct verb_task *task)
@@ -106,11 +108,11 @@ void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session
         return task;
 }
 
-int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, struct error *error)
+int verb_task_begin(struct verb_task *task, int r, enum quota_slot kind, struct error *error)
 {
         struct server *server = task->server;
         uid_t uid = task->deferred.session->conn->caller.uid;
-        if (r == 0 && quota_charge_restored(&server->users, uid, &task->running, (enum quota_slot)kind, 0) < 0)
+        if (r == 0 && quota_hold(&server->users, uid, &task->running, kind, 0) < 0)
                 r = error_no_memory(error);
         if (r < 0) {
                 task_free(task);
@@ -128,7 +130,7 @@ int verb_task_begin_source(struct verb_task *task, int r, const char *source, co
                 r = access_check_fetch(task->server, conn, source, file, &task->source, &task->roots, error);
         task->caller = conn->caller;
         bool remote = r == 0 && !source_is_local(task->source);
-        return verb_task_begin(task, r, remote ? VERB_TASK_FETCH_REMOTE : VERB_TASK_FETCH_LOCAL, error);
+        return verb_task_begin(task, r, remote ? QUOTA_FETCH_REMOTE : QUOTA_FETCH_LOCAL, error);
 }
 
 void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)

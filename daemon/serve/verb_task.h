@@ -8,24 +8,12 @@
  *     | paused (it waits for a change)
  *     \-> freed with the connection, as a paused one
  *
- * Of each kind a user has VERB_TASKS started, abandoned ones included and paused ones not; the others wait for these.
- * Root and the daemon's own user have twice as many.
+ * What may hang separately is a kind of its own, and a share (shares.h): of each kind a user has a few started,
+ * abandoned ones included and paused ones not; the others wait for these.
  */
 #pragma once
 
 #include "daemon/serve/deferred.h"
-
-#define VERB_TASKS 4
-
-/* What may hang separately is a kind of its own. Each is a quota. */
-enum verb_task_kind {
-        VERB_TASK_DOCTOR = QUOTA_TASKS,
-        VERB_TASK_VERIFY,
-        VERB_TASK_FETCH_LOCAL,
-        VERB_TASK_FETCH_REMOTE,
-        VERB_TASK_FIND_LOCAL,
-        VERB_TASK_FIND_REMOTE,
-};
 
 struct verb_task;
 struct verb_task_ops {
@@ -62,7 +50,7 @@ struct verb_task {
 void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session, struct request *request,
                     struct error *error);
 /* Begins it, if r is 0, or frees it. 0, or an error, which answers the request. */
-int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, struct error *error);
+int verb_task_begin(struct verb_task *task, int r, enum quota_slot kind, struct error *error);
 /* Likewise, of a fetch kind, and sets its source, if the client may read it: this file beside its weights, or (NULL)
  * their list. */
 int verb_task_begin_source(struct verb_task *task, int r, const char *source, const char *file, struct error *error);

@@ -17,6 +17,7 @@ _Static_assert(sizeof(struct published_attribute) == 24, "attributes are part of
 struct check {
         const struct published_view *view;
         const struct published_place *place;
+        uint64_t *texts_len; /* so far */
         char *text;
         size_t text_size;
 };
@@ -57,9 +58,23 @@ static int check_header(const struct check *check, const struct published_header
         return 0;
 }
 
-static bool is_text(const struct published_view *view, uint64_t off, uint64_t len)
+/* 0, or refuses the text of item i. */
+static int check_text(const struct check *check, const char *item, uint64_t i, uint64_t off, uint64_t len)
 {
-        return manifest_text(view->strings, view->header->strings_len, off, len) != NULL;
+        const struct published_view *view = check->view;
+        if (len > PUBLISHED_MAX_TEXT)
+                return refuse(check, "%s %" PRIu64 ": a text has more than %u bytes", item, i, PUBLISHED_MAX_TEXT);
+        *check->texts_len += len;
+        if (*check->texts_len > PUBLISHED_MAX_TEXTS)
+                return refuse(check, "its texts have more than %" PRIu64 " bytes", (uint64_t)PUBLISHED_MAX_TEXTS);
+        if (manifest_text(view->strings, view->header->strings_len, off, len) == NULL)
+                return refuse(check, "%s %" PRIu64 ": a text is out of bounds", item, i);
+        return 0;
+}
+
+static bool is_stopped(const struct check *check)
+{
+        return check->place->stop != NULL && __atomic_load_n(check->place->stop, __ATOMIC_RELAXED);
 }
 
 /* ---- extents ---- */
@@ -165,8 +180,11 @@ static int check_tensor(const struct check *check, uint64_t i, uint64_t *extent)
         const struct published_view *view = check->view;
         const struct published_tensor *t = published_tensor(view, i);
         uint64_t numbers = view->header->n_numbers;
-        if (!is_text(view, t->name_off, t->name_len) || t->name_len == 0 || !is_text(view, t->dtype_off, t->dtype_len))
-                return refuse(check, "tensor %" PRIu64 ": a text is out of bounds", i);
+        if (check_text(check, "tensor", i, t->name_off, t->name_len) < 0 ||
+            check_text(check, "tensor", i, t->dtype_off, t->dtype_len) < 0)
+                return -1;
+        if (t->name_len == 0)
+                return refuse(check, "tensor %" PRIu64 " has no name", i);
         const char *name = view->strings + t->name_off;
         if (t->rank > PUBLISHED_MAX_RANK || t->numbers_off > numbers ||
             UINT64_C(2) * t->rank > numbers - t->numbers_off)
@@ -223,7 +241,7 @@ static int check_tensors(const struct check *check)
         for (uint64_t i = 0; r == 0 && i < n; i++) {
                 const struct published_tensor *t = published_tensor(view, i);
                 uint64_t extent = 0;
-                r = check_tensor(check, i, &extent);
+                r = is_stopped(check) ? refuse(check, "given up") : check_tensor(check, i, &extent);
                 if (r < 0)
                         break;
                 names[i] = view->strings + t->name_off;
@@ -252,11 +270,14 @@ static int check_attributes(const struct check *check)
         int r = names != NULL ? 0 : -2;
         for (uint64_t i = 0; r == 0 && i < n; i++) {
                 const struct published_attribute *a = published_attribute(view, i);
-                if (!is_text(view, a->name_off, a->name_len) || a->name_len == 0 ||
-                    !is_text(view, a->value_off, a->value_len))
-                        r = refuse(check, "attribute %" PRIu64 ": a text is out of bounds", i);
-                else
-                        names[i] = view->strings + a->name_off;
+                if (is_stopped(check))
+                        r = refuse(check, "given up");
+                else if (check_text(check, "attribute", i, a->name_off, a->name_len) < 0 ||
+                         check_text(check, "attribute", i, a->value_off, a->value_len) < 0)
+                        r = -1;
+                else if (a->name_len == 0)
+                        r = refuse(check, "attribute %" PRIu64 " has no name", i);
+                names[i] = view->strings + a->name_off;
         }
         const char *duplicate = r == 0 ? find_duplicate(names, n) : NULL;
         if (duplicate != NULL)
@@ -269,7 +290,8 @@ int published_open(struct published_view *view, const void *base, size_t size, c
                    char *text, size_t text_size)
 {
         const struct published_header *h = base;
-        const struct check check = {view, place, text, text_size};
+        uint64_t texts_len = 0;
+        const struct check check = {view, place, &texts_len, text, text_size};
         if (size < sizeof(*h) || (uintptr_t)base % 8 != 0)
                 return refuse(&check, "it is too small");
         if (check_header(&check, h, size) < 0)

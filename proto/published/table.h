@@ -8,7 +8,8 @@
  *
  * Both validate the whole table once, with the function below: who wrote it is not trusted. Of the storages: each is
  * aligned, inside its segment, and overlaps neither another nor the table. Of the tensors: each name is unique, each
- * element lies inside its storage, and tensors that overlap have the same alias number.
+ * element lies inside its storage, and tensors that overlap have the same alias number. Texts may be shared, but they
+ * are short, and so is their sum: validation takes a time that follows from the table's size.
  *
  * The header holds its own size and that of an item of each section; later versions append members.
  */
@@ -22,6 +23,8 @@
 #define PUBLISHED_VERSION 1u
 #define PUBLISHED_ALIGN 256u
 #define PUBLISHED_MAX_SIZE (UINT64_C(256) << 20)
+#define PUBLISHED_MAX_TEXT 65536u              /* bytes of a text */
+#define PUBLISHED_MAX_TEXTS PUBLISHED_MAX_SIZE /* of all, each as often as it is used */
 #define PUBLISHED_MAX_RANK 64u
 #define PUBLISHED_MAX_ITEM 16u
 #define PUBLISHED_MAX_STORAGES 1000000u /* their records are named in byte order */
@@ -104,6 +107,7 @@ struct published_place {
         const uint64_t *segment_sizes;
         size_t n_segments;
         struct published_storage table;
+        const bool *stop; /* atomic: validation is given up, which is a failure; NULL: never */
 };
 
 /* Validates all of it: 0, -1 with a text, or -2 where there is no memory. `base` is aligned to 8 bytes and does not

@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         struct published_view view;
         char text[200] = "";
-        const struct published_place place = {segments, 3, {.bytes = size, .segment = TABLE_SEGMENT}};
+        const struct published_place place = {segments, 3, {.bytes = size, .segment = TABLE_SEGMENT}, NULL};
         void *copy = fuzz_copy(data, size, 0); /* aligned as a mapping is */
         int r = published_open(&view, copy, size, &place, text, sizeof(text));
         holds(r == 0 || (r == -1 && text[0] != '\0'));

@@ -12,7 +12,8 @@
 #define COLUMNS 1000u
 #define WEIGHT (ROWS * COLUMNS * 4u)
 #define BUFFER 40u
-#define CHARGED (UINT64_C(2) << 20) /* of its one segment */
+#define SEGMENT (UINT64_C(2) << 20) /* its one segment takes so much */
+#define CHARGED (SEGMENT + 4096)    /* and, once it is committed, its manifest */
 
 static streamer_publish_opts opts;
 static const char *key[] = {"torch=2.6.0", "arch=Llama"};

@@ -18,7 +18,7 @@
 
 static const struct conn_limits limits = {.output = OUTPUT_LIMIT, .frame_timeout_ns = 10 * SECOND};
 
-static struct conn_turn turn;
+static struct turns turns;
 static struct conn *conn;
 static int client; /* -1: closed */
 static unsigned frames, drains;
@@ -60,9 +60,10 @@ static void begin(void)
         must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
         client = ends[0];
         must(fcntl(client, F_SETFL, O_NONBLOCK));
-        conn_turn_start(&turn, &core_loop);
-        conn = conn_new_consume_fd(&core_loop, ends[1], &ops, &limits, &turn);
+        turns_start(&turns, &core_loop, conn_serve);
+        conn = conn_new_consume_fd(&core_loop, ends[1], &ops, &limits, &turns);
         ck_assert_ptr_nonnull(conn);
+        conn_accept_long_frames(conn);
 }
 
 static void end(void)
@@ -70,8 +71,8 @@ static void end(void)
         if (!closed)
                 conn_close(conn, false);
         core_until(closed);
-        uv_close((uv_handle_t *)&turn.polled, NULL);
-        uv_close((uv_handle_t *)&turn.task.idle, NULL);
+        uv_close((uv_handle_t *)&turns.polled, NULL);
+        uv_close((uv_handle_t *)&turns.task.idle, NULL);
 }
 
 /* ---- the client ---- */

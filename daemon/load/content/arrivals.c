@@ -165,12 +165,19 @@ static void fill_records(struct arrivals *arrivals, const uint32_t *order, uint3
         }
 }
 
+int arrivals_measure(const struct plan *plan, uint64_t *size, struct error *error)
+{
+        const struct manifest_counts counts = count(plan, metadata_of(plan));
+        *size = manifest_size(&counts);
+        return *size > 0 ? 0
+                         : error_set(error, STREAMER_EFAILED, "the table of tensors would exceed %" PRIu64 " bytes",
+                                     MANIFEST_MAX_SIZE);
+}
+
 static int make_tables(struct arrivals *arrivals, const struct manifest_counts *counts, struct error *error)
 {
         uint64_t size = manifest_size(counts);
-        if (size == 0)
-                return error_set(error, STREAMER_EFAILED, "the table of tensors would exceed %" PRIu64 " bytes",
-                                 MANIFEST_MAX_SIZE);
+        require(size > 0); /* it was measured */
         int r = host_table_new(&arrivals->manifest, "streamerd-manifest", size, error);
         if (r == 0)
                 manifest_init(arrivals->manifest.map, counts);

@@ -223,8 +223,9 @@ static void fill_run(struct work *work)
                 if (r == 0)
                         copy->bases[copy->n_bases++] = base;
         }
-        if (r == 0)
-                r = digest_job_run(&job, &copy->error);
+        if (r == 0) /* on the device's own thread, which has nobody else's work */
+                while ((r = digest_job_run(&job, &copy->error)) == DIGEST_MORE)
+                        ;
         if (r == STREAMER_ECANCELED)
                 error_set(&copy->error, r, "superseded");
         if (r < 0)

@@ -207,7 +207,7 @@ static void restore_name(struct quotas *users, struct generation *g, const struc
         bool pinned = g->settings.pinned;
         if (row == NULL || generation_has_name(g, row->name) ||
             (users != NULL && row->charged != 0 &&
-             quota_charge_restored(users, (uid_t)(row->charged - 1), &charge, QUOTA_MODELS, 1) < 0))
+             quota_hold(users, (uid_t)(row->charged - 1), &charge, QUOTA_MODELS, 1) < 0))
                 return;
         generation_add_name(g, row->name, row->source != NULL ? row->source : g->source,
                             row->source != NULL ? &row->caller : NULL, row->owner, &charge);
@@ -217,13 +217,18 @@ static void restore_name(struct quotas *users, struct generation *g, const struc
 }
 
 /* Charges the device and the user. */
-static int charge(struct persist *persist, struct generation *g, uint64_t bytes, struct error *error)
+static int charge(struct persist *persist, struct generation *g, const struct commit_record *record,
+                  struct error *error)
 {
         struct quotas *users = persist->leases->users;
+        uint64_t sizes[GENERATION_SEGMENTS];
+        for (size_t i = 0; i < record->n_segments; i++)
+                sizes[i] = record->segments[i].size;
+        uint64_t bytes = generation_needs(sizes, record->n_segments, g->manifest.size);
         int r = generation_charge(g, bytes, error);
         if (r == 0 && users != NULL &&
-            (quota_charge_restored(users, g->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
-             quota_charge_restored(users, g->caller.uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
+            (quota_hold(users, g->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
+             quota_hold(users, g->caller.uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
                 r = error_no_memory(error);
         return r;
 }
@@ -248,7 +253,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
                 return error_no_memory(error);
         g->unchecked = true;
         int r = commit_record_restore(record, g, error)
-                        ?: charge(persist, g, record->charged, error)
+                        ?: charge(persist, g, record, error)
                         ?: adopt_segments(g, e + 1, n_fds - 1, record, error);
         struct persisted *persisted = r == 0 ? persisted_new(persist, g, e->id, (unsigned)n_fds) : NULL;
         if (r == 0 && persisted == NULL)

@@ -6,21 +6,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* What one connection gets of a turn of the loop, in bytes and in time, so that a flood on one does not delay the
- * others. All that are served as they are polled get this time, too: for sending, reading and ending. Connections
- * beyond it queue for the next turn, and so do all others until the queue has been served (turns.h). Queued connections
- * are not polled: libuv would report the same sockets up to forty-eight times a turn.
- *
- * Ending a connection (its session, its leases, its descriptor) takes time of that, too. It follows the last request
- * that the client sent, so the end is accounted for before later requests of other clients are served. A connection
- * that ends inside another callback, such as an event's, goes to the end of the queue. */
+/* Bytes that a connection receives in one turn, which also has a limit of time (turns.h). */
 #define READ_TURN (256 * KiB)
-#define TURN_NS UINT64_C(1000000)
 
 struct out_frame {
         struct list link;
@@ -52,7 +45,7 @@ static bool is_closing(const struct conn *conn)
 
 static bool conn_reads(const struct conn *conn)
 {
-        return conn->state <= CONN_PEER_CLOSED && !conn->paused && !conn->held;
+        return conn->state <= CONN_PEER_CLOSED && conn->blocked == 0;
 }
 
 /* ---- closing ---- */
@@ -70,13 +63,25 @@ static void on_closed(uv_handle_t *handle)
         free(container_of((uv_poll_t *)handle, struct conn, poll));
 }
 
+static bool is_queued(const struct conn *conn)
+{
+        return !list_empty(&conn->turn.link);
+}
+
+static void stop_polling(struct conn *conn)
+{
+        uv_poll_stop(&conn->poll);
+        conn->polled = 0;
+}
+
+/* It is polled again when it has had its turn. */
 static void wait_for_turn(struct conn *conn, int events)
 {
         conn->due |= events;
-        if (!list_empty(&conn->later))
+        if (is_queued(conn))
                 return;
-        list_append(&conn->turn->later, &conn->later);
-        loop_task_begin(&conn->turn->task);
+        stop_polling(conn);
+        turn_wait(conn->turns, &conn->turn, conn->caller.uid);
 }
 
 /* Reading resumes in a later turn, with frames that were received before. The time limit of an incomplete frame begins
@@ -93,7 +98,6 @@ static void conn_end(struct conn *conn)
         if (conn->state == CONN_ENDED)
                 return;
         conn_set_state(conn, CONN_ENDED);
-        uv_poll_stop(&conn->poll);
         wait_for_turn(conn, 0);
 }
 
@@ -121,12 +125,24 @@ static void update_poll(struct conn *conn)
                 events |= UV_READABLE;
         if (!list_empty(&conn->out))
                 events |= UV_WRITABLE;
-        if (conn->state == CONN_ENDED || events == conn->events)
+        if (conn->state == CONN_ENDED || is_queued(conn) || events == conn->polled)
                 return;
-        conn->events = events;
+        conn->polled = events;
         int r = uv_poll_start(&conn->poll, events, on_poll);
         if (r != 0)
                 conn_fail(conn, strerror(-r));
+}
+
+/* ---- blocking ---- */
+
+void conn_block(struct conn *conn, enum conn_block why, bool block)
+{
+        if (block == ((conn->blocked & why) != 0))
+                return;
+        conn->blocked ^= why;
+        if (conn->blocked == 0 && !is_closing(conn))
+                conn_resume(conn);
+        update_poll(conn);
 }
 
 /* ---- output ---- */
@@ -154,9 +170,7 @@ static void stop_sending(struct conn *conn)
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
                 out_frame_free(frame);
         quota_adjust(&conn->output, 0);
-        if (conn->paused)
-                conn_resume(conn);
-        conn->paused = false;
+        conn_block(conn, CONN_BLOCK_OUTPUT, false);
         if (conn->state == CONN_DRAINING)
                 conn_end(conn);
         else
@@ -208,11 +222,8 @@ static void flush(struct conn *conn)
                 conn_end(conn);
                 return;
         }
-        if (conn->paused && conn_writable(conn)) {
-                /* In its turn: many connections of a user resume at once. */
-                conn->paused = false;
-                conn_resume(conn);
-        }
+        if (conn_writable(conn))
+                conn_block(conn, CONN_BLOCK_OUTPUT, false);
         if (conn_idle(conn))
                 conn->ops->drained(conn);
         update_poll(conn);
@@ -262,8 +273,8 @@ void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pair
         writer_pairs(&w, pairs, n);
         if (!send_frame(conn, &w, fds != NULL ? fds->v : NULL, fds != NULL ? fds->n : 0))
                 fail_to_send(conn, w.buf.size);
-        conn->paused |=
-                conn->output.amount > conn->limits->output || (conn->output.amount > 0 && conn_output_full(conn));
+        if (conn->output.amount > conn->limits->output || (conn->output.amount > 0 && conn_output_full(conn)))
+                conn_block(conn, CONN_BLOCK_OUTPUT, true);
         update_poll(conn);
         writer_deinit(&w);
 }
@@ -286,10 +297,25 @@ unsigned conn_fds_in_flight(struct conn *conn)
 
 /* ---- input ---- */
 
-static void break_framing(struct conn *conn, const char *why)
+static void break_framing(struct conn *conn, int code, const char *why)
 {
-        conn_send(conn, NULL, ERROR_PAIRS(0, STREAMER_EPROTO, why));
+        conn_send(conn, NULL, ERROR_PAIRS(0, code, why));
         conn_close(conn, true);
+}
+
+/* A frame that is longer than the first buffer is charged while it is incomplete. False: the user has too many. */
+static bool charge_input(struct conn *conn)
+{
+        char why[160];
+        uint64_t held;
+        quota_adjust(&conn->input, conn->in.cap > FRAME_FIRST_CAP ? conn->in.cap : 0);
+        held = conn->input.user != NULL ? conn->input.user->held[QUOTA_INPUT] : 0;
+        if (conn->input.amount == 0 || held <= conn->input_share)
+                return true;
+        snprintf(why, sizeof(why), "uid %u has %" PRIu64 " of %" PRIu64 " bytes of incomplete requests",
+                 (unsigned)conn->caller.uid, held, conn->input_share);
+        break_framing(conn, STREAMER_ELIMIT, why);
+        return false;
 }
 
 /* Passes complete frames to the session until `until`, and one at least. False: no more is to be read now. */
@@ -305,8 +331,8 @@ static bool conn_process(struct conn *conn, uint64_t until)
                 int r = frame_reader_next(&conn->in, &data, &len);
                 if (r < 0) {
                         char why[96];
-                        snprintf(why, sizeof(why), "frame: length %zu is not between 1 and %u", len, FRAME_MAX);
-                        break_framing(conn, why);
+                        snprintf(why, sizeof(why), "frame: length %zu is not between 1 and %zu", len, conn->in.max);
+                        break_framing(conn, STREAMER_EPROTO, why);
                 }
                 if (r <= 0)
                         break;
@@ -333,18 +359,17 @@ static ssize_t receive_first(struct conn *conn, void *space, size_t size)
 }
 
 /* Frames that were left over, then new input. */
-static void on_readable(struct conn *conn)
+static void on_readable(struct conn *conn, uint64_t until)
 {
-        uint64_t all = conn->turn->until_ns, until = now_ns() + TURN_NS;
         size_t got = 0, size;
-        if (all != 0 && all < until)
-                until = all;
         while (conn_process(conn, until) && got < READ_TURN && (got == 0 || now_ns() < until)) {
                 void *space = frame_reader_space(&conn->in, &size);
                 if (space == NULL) {
                         conn_fail(conn, "no memory for a request");
                         return;
                 }
+                if (!charge_input(conn))
+                        return;
                 ssize_t n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
                 if (n < 0 && (errno == EAGAIN || errno == EINTR))
                         return;
@@ -362,14 +387,14 @@ static void on_readable(struct conn *conn)
 }
 
 /* May free the connection. */
-static void serve_or_finish(struct conn *conn, int events)
+static void serve_or_finish(struct conn *conn, int events, uint64_t until)
 {
         require(conn->magic == CONN_MAGIC);
         if (conn->state != CONN_ENDED) {
                 if (events & UV_WRITABLE)
                         flush(conn);
                 if ((events & UV_READABLE) && !is_closing(conn))
-                        on_readable(conn);
+                        on_readable(conn, until);
                 else if (events & UV_DISCONNECT)
                         conn_end(conn);
                 update_poll(conn);
@@ -377,7 +402,7 @@ static void serve_or_finish(struct conn *conn, int events)
         if (conn->state != CONN_ENDED)
                 return;
         /* All that is expensive is done within the turn; on_closed() only frees the connection. */
-        list_remove(&conn->later);
+        list_remove(&conn->turn.link);
         conn->magic = 0;
         conn->ops->closed(conn);
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
@@ -387,74 +412,33 @@ static void serve_or_finish(struct conn *conn, int events)
         close(conn->fd);
 }
 
-static bool turn_is_over(struct conn_turn *turn)
-{
-        uint64_t now = now_ns();
-        if (turn->until_ns == 0)
-                turn->until_ns = now + TURN_NS;
-        return now >= turn->until_ns;
-}
-
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
         struct conn *conn = poll->data;
-        if (status < 0 && conn_reads(conn)) {
-                /* The client closed with replies unread, and libuv has stopped polling: what it sent is read first. */
-                conn->events = 0;
-                events = UV_READABLE;
-                status = 0;
-        }
+        uint64_t until;
         if (status < 0) {
-                conn_end(conn);
-        } else if (!list_empty(&conn->turn->later) || turn_is_over(conn->turn)) {
-                uv_poll_stop(poll);
-                conn->events = 0;
-                wait_for_turn(conn, events);
-        } else {
-                serve_or_finish(conn, events);
+                /* The client closed with replies unread, and libuv has stopped polling. */
+                stop_polling(conn);
+                if (!conn_reads(conn)) {
+                        conn_end(conn);
+                        return;
+                }
+                events = UV_READABLE; /* what it sent is read first */
         }
+        if (turns_are_free(conn->turns, &until))
+                serve_or_finish(conn, events, until);
+        else
+                wait_for_turn(conn, events);
 }
 
 /* ---- turns ---- */
 
-/* Serves the first queued connection. One that needs more time goes to the end of the queue. */
-static bool serve_next(struct loop_task *task)
+void conn_serve(struct turn *turn, uint64_t until_ns)
 {
-        struct conn_turn *turn = container_of(task, struct conn_turn, task);
-        struct conn *conn = list_item(turn->later.next, &turn->later, struct conn, later);
-        if (conn == NULL)
-                return false;
+        struct conn *conn = container_of(turn, struct conn, turn);
         int due = conn->due;
-        list_remove(&conn->later);
         conn->due = 0;
-        serve_or_finish(conn, due);
-        return true;
-}
-
-/* libuv polls several times within a turn and updates its time each time, so the turn has a clock of its own. */
-static void on_polled(uv_check_t *polled)
-{
-        container_of(polled, struct conn_turn, polled)->until_ns = 0;
-}
-
-void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
-{
-        *turn = (struct conn_turn){.until_ns = 0};
-        list_init(&turn->later);
-        loop_task_init(&turn->task, loop, serve_next);
-        uv_check_init(loop, &turn->polled);
-        uv_check_start(&turn->polled, on_polled);
-        uv_unref((uv_handle_t *)&turn->polled);
-}
-
-void conn_hold(struct conn *conn, bool hold)
-{
-        if (conn->held == hold)
-                return;
-        conn->held = hold;
-        if (!hold && !is_closing(conn))
-                conn_resume(conn);
-        update_poll(conn);
+        serve_or_finish(conn, due, until_ns);
 }
 
 void conn_tick(struct conn *conn, uint64_t now)
@@ -463,13 +447,18 @@ void conn_tick(struct conn *conn, uint64_t now)
                 flush(conn); /* what the kernel refused for too many descriptors */
         if (conn_reads(conn) && conn->waiting_since != 0 && now > conn->waiting_since &&
             now - conn->waiting_since > conn->limits->frame_timeout_ns)
-                break_framing(conn, "frame: the rest of it did not come in time");
+                break_framing(conn, STREAMER_EPROTO, "frame: the rest of it did not come in time");
 }
 
 /* ---- life ---- */
 
+void conn_accept_long_frames(struct conn *conn)
+{
+        conn->in.max = FRAME_MAX;
+}
+
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
-                                 struct conn_turn *turn)
+                                 struct turns *turns)
 {
         struct conn *conn = calloc(1, sizeof(*conn));
         if (conn == NULL || uv_poll_init(loop, &conn->poll, fd) != 0) {
@@ -481,12 +470,13 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
         conn->fd = fd;
         conn->ops = ops;
         conn->limits = limits;
-        conn->turn = turn;
-        list_init(&conn->later);
+        conn->turns = turns;
+        list_init(&conn->turn.link);
         conn->poll.data = conn;
         conn->waiting_since = now_ns(); /* for the first frame */
         list_init(&conn->out);
         frame_reader_init(&conn->in);
+        conn->in.max = CONN_SHORT_FRAME;
         conn->since_boot_ns = read_clock_ns(CLOCK_BOOTTIME);
         struct ucred cred;
         if (peer_cred_get(fd, &cred)) {

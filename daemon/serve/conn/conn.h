@@ -14,10 +14,13 @@
  *   draining     reads nothing; sends what is queued, then ends
  *   ended        reads and sends nothing; is freed on a later turn of the loop
  *
+ * While it is open it is read unless something blocks it (enum conn_block). It is either polled, or it is in its user's
+ * queue and waits for a turn (turns.h), with the events that it is served for then.
+ *
  * No call blocks, and memory is bounded: a client that does not read its replies is not read either, and receives no
- * events. conn_hold() and conn_close() only mark: requests are passed on, and the connection ends, in a later turn of
- * the loop, of which no connection takes more than a part (conn.c). Input is received by plain recv(), so the kernel
- * drops descriptors that clients send.
+ * events; the largest frame is short until the session accepts long ones. conn_block() and conn_close() only mark:
+ * requests are passed on, and the connection ends, in a later turn of the loop. Input is received by plain recv(), so
+ * the kernel drops descriptors that clients send.
  */
 #pragma once
 
@@ -41,6 +44,15 @@ enum conn_state {
         CONN_ENDED,
 };
 
+/* Why requests are not read just now. */
+enum conn_block {
+        CONN_BLOCK_OUTPUT = 1,   /* unsent replies are at their limit */
+        CONN_BLOCK_REQUESTS = 2, /* the session has too many unanswered ones */
+};
+
+/* Bytes of the longest frame before conn_accept_long_frames(). */
+#define CONN_SHORT_FRAME (FRAME_FIRST_CAP - FRAME_HEADER)
+
 struct conn;
 
 struct conn_ops {
@@ -59,45 +71,41 @@ struct conn {
         struct list link; /* the server's */
         const struct conn_ops *ops;
         const struct conn_limits *limits;
-        struct conn_turn *turn;
+        struct turns *turns;
         void *context;
         enum conn_state state;
+        unsigned blocked; /* of enum conn_block */
         uv_poll_t poll;
-        int fd, events;
-        struct list later; /* in turn->later */
-        int due;           /* events that it is served for then */
+        int fd;
+        int polled;       /* events; 0: it is not polled */
+        struct turn turn; /* its place in its user's queue */
+        int due;          /* events that it is served for then */
         struct frame_reader in;
-        uint64_t waiting_since;     /* a frame (or the first one) is incomplete since; 0: none */
-        struct list out;            /* of struct out_frame */
-        struct quota_charge output; /* bytes of these, charged to the client's user by the owner, who sets the next */
-        uint64_t output_share;      /* of the user: beyond it a connection has one frame unsent */
-        uint64_t sent;              /* bytes, ever */
+        uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
+        struct list out;        /* of struct out_frame */
+        /* Bytes of these, and of a long frame that is incomplete: charged to the client's user by the owner, who sets
+         * the user's shares. */
+        struct quota_charge output, input;
+        uint64_t output_share; /* beyond it a connection has one frame unsent */
+        uint64_t input_share;  /* beyond it a connection ends */
+        uint64_t sent;         /* bytes, ever */
         /* Descriptors that the client may not have received yet: older and newer ones, and the value of `sent` after
          * the last of them. */
         struct conn_fds {
                 unsigned n;
                 uint64_t end;
         } older_fds, newer_fds;
-        bool paused, held;      /* not read: unsent replies are at their limit; conn_hold() */
         bool caller_unknown;    /* no user and no role: the kernel identifies the client with its first bytes */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* when it was accepted */
         struct caller caller;
 };
 
-/* What the connections of a loop share: one turn of it, and the queue for the next. */
-struct conn_turn {
-        struct list later;     /* of struct conn, first in first out */
-        struct loop_task task; /* serves them */
-        uv_check_t polled;
-        uint64_t until_ns; /* end of the turn for those that are polled; 0: none has been served yet */
-};
-/* Closed with the loop's other handles. */
-void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
-
 /* Takes over fd. NULL on failure (fd is closed). */
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
-                                 struct conn_turn *turn);
+                                 struct turns *turns);
+/* Its client is a user that may send requests: from now on frames have up to FRAME_MAX bytes. */
+void conn_accept_long_frames(struct conn *conn);
 
 /* Descriptors of a frame, borrowed: they are duplicated where the frame must wait. */
 struct fds {
@@ -116,8 +124,11 @@ bool conn_idle(const struct conn *conn);
 /* Do its unsent bytes leave capacity for events that are to precede a reply? */
 bool conn_writable(const struct conn *conn);
 
-/* Reads no requests while set (the session has too many unanswered). Afterwards reading resumes in a later turn. */
-void conn_hold(struct conn *conn, bool hold);
+/* Reads no requests while anything blocks it. Afterwards reading resumes in a later turn. */
+void conn_block(struct conn *conn, enum conn_block why, bool block);
+
+/* Its turn (turns_start). */
+void conn_serve(struct turn *turn, uint64_t until_ns);
 
 /* Ends the connection: at once, or with `flush` when what is queued was sent. */
 void conn_close(struct conn *conn, bool flush);

@@ -2,7 +2,6 @@
 #include "daemon/serve/desired/scrub.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/resident/digest_check.h"
 
 #include <inttypes.h>
 
@@ -30,13 +29,25 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
 static void check_run(struct work *work)
 {
         struct scrub *scrub = container_of(work, struct scrub, work);
-        verify_generation(scrub->checked, scrub->desired->loads->reader, &scrub->desired->closing, &scrub->error);
+        scrub->more = verify_run(&scrub->job, &scrub->error) == DIGEST_MORE;
+}
+
+static void check_done(struct work *work);
+
+static void submit(struct scrub *scrub)
+{
+        work_submit(scrub->desired->loads->pool, WORK_LANE_DEVICE(scrub->checked->device->number), &scrub->work,
+                    check_run, check_done);
 }
 
 static void check_done(struct work *work)
 {
         struct scrub *scrub = container_of(work, struct scrub, work);
         struct generation *g = scrub->checked;
+        if (scrub->more && !scrub->desired->closing) {
+                submit(scrub);
+                return;
+        }
         g->unchecked = false;
         scrub->checked = NULL;
         if (!scrub->desired->closing && scrub->error.code != 0)
@@ -62,8 +73,8 @@ void scrub_tick(struct scrub *scrub)
                 generation_get(g);
                 scrub->checked = g;
                 scrub->error = (struct error){0};
-                work_submit(scrub->desired->loads->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run,
-                            check_done);
+                verify_begin(&scrub->job, g, scrub->desired->loads->reader, &scrub->desired->closing);
+                submit(scrub);
                 return;
         }
 }

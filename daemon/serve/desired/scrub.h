@@ -8,13 +8,16 @@
  */
 #pragma once
 
+#include "daemon/resident/digest_check.h"
 #include "daemon/serve/desired/desired.h"
 
 struct scrub {
         struct desired *desired; /* to which damaged models are added that were pinned; closed: the check stops */
         struct work work;
         struct generation *checked; /* a reference, until the check is done; NULL: none is under way */
-        struct error error;         /* of its check */
+        struct digest_job job;      /* the check, of which a piece may be under way */
+        bool more;                  /* it is not complete */
+        struct error error;
 };
 
 void scrub_init(struct scrub *scrub, struct desired *desired);

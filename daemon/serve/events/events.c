@@ -2,13 +2,11 @@
 #include "daemon/serve/events/events.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/serve/access/shares.h"
 #include "daemon/serve/reply/reply.h"
 
 #include <inttypes.h>
 
-/* Watched loads of one connection at once, and of how many connections a user may have those. */
-#define OPS_MAX 256
-#define OPS_SHARE 16
 /* States that a session is sent in one step of the task. */
 #define STEP_STATES 16
 
@@ -94,16 +92,17 @@ static void write_failed(struct writer *w, const void *data)
 int op_check(struct session *session, struct error *error)
 {
         uid_t uid = session->conn->caller.uid;
-        uint64_t held = quotas_held(&session->server->users, uid, QUOTA_OPS), n = 0;
+        const struct server *server = session->server;
+        uint64_t n = 0;
         list_each (pos, &session->ops)
                 n++;
-        if (n >= OPS_MAX)
+        if (n >= SHARE_OPS_PER_CLIENT)
                 return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
-                                 OPS_MAX);
-        if (held >= OPS_SHARE * OPS_MAX && !role_is_own(uid))
+                                 SHARE_OPS_PER_CLIENT);
+        if (!share_left(&server->users, server->limits, uid, QUOTA_OPS))
                 return error_set(error, STREAMER_ELIMIT,
                                  "load: uid %u watches %" PRIu64 " loads, the most that a user may", (unsigned)uid,
-                                 held);
+                                 quotas_held(&server->users, uid, QUOTA_OPS));
         return 0;
 }
 
@@ -111,7 +110,7 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
 {
         struct op *op = calloc(1, sizeof(*op));
         if (op == NULL ||
-            quota_charge_restored(&session->server->users, session->conn->caller.uid, &op->charge, QUOTA_OPS, 1) < 0) {
+            quota_hold(&session->server->users, session->conn->caller.uid, &op->charge, QUOTA_OPS, 1) < 0) {
                 log_warn("%s: process %d cannot watch the load, and its connection ends: no memory", load->name,
                          (int)session->conn->pid);
                 free(op);

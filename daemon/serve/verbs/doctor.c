@@ -147,5 +147,5 @@ int verb_doctor(struct session *session, struct request *request, struct error *
         if (root != NULL && known == NULL)
                 return error_set(error, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
         struct doctor *doctor = verb_task_new(sizeof(*doctor), &doctor_ops, session, request, error);
-        return doctor != NULL ? verb_task_begin(&doctor->task, 0, VERB_TASK_DOCTOR, error) : error->code;
+        return doctor != NULL ? verb_task_begin(&doctor->task, 0, QUOTA_DOCTOR, error) : error->code;
 }

@@ -8,11 +8,11 @@
  * Workers open and read, in the lane of the source's file system or store; the loop replies. All of it has a time that
  * follows from the settings of http: as long as a server that answers nothing would be tried.
  *
- * A file of one page is sent at once. A larger one waits until the bytes of its user and of all users allow it; it uses
- * them from its reading until its last page is sent, its connection is closed, or its time is over.
+ * A file of one page is sent at once. A larger one waits until the bytes of its user and of all users allow it
+ * (shares.h); it uses them from its reading until its last page is sent, its connection is closed, or its time is over.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/serve/access/access.h"
+#include "daemon/serve/access/shares.h"
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 #include "daemon/source/listing.h"
@@ -23,8 +23,6 @@
 #define PAGE 4096
 #define TRANSFER_PAGE (512 * KiB)
 #define TRANSFER_FILE_MAX (64 * MiB)
-#define TRANSFER_USER_MAX (64 * MiB)   /* files of one user in transfer, except files of one page */
-#define TRANSFER_BYTES_MAX (256 * MiB) /* of all users */
 
 /* A file, from its reading to its last page. */
 struct transfer {
@@ -52,12 +50,10 @@ static int transfer_new(struct fetch *fetch, const struct session *session, stru
         struct server *server = session->server;
         uint64_t size = fetch->object.version.size, counted = size > TRANSFER_PAGE ? size : 0;
         uid_t uid = session->conn->caller.uid;
-        const struct quota_user *user = quotas_find(&server->users, uid);
-        uint64_t held = user != NULL && !access_grant(server, session->conn).own ? user->held[QUOTA_FETCHED] : 0;
-        if (counted > 0 && (server->file_bytes + size > TRANSFER_BYTES_MAX || held + size > TRANSFER_USER_MAX))
+        if (counted > 0 && !share_allows_fetch(&server->users, server->limits, uid, server->file_bytes, counted))
                 return DEFERRED_WAITS;
         struct transfer *t = calloc(1, sizeof(*t));
-        if (t == NULL || quota_charge_restored(&server->users, uid, &t->charge, QUOTA_FETCHED, counted) < 0) {
+        if (t == NULL || quota_hold(&server->users, uid, &t->charge, QUOTA_FETCHED, counted) < 0) {
                 free(t);
                 return error_no_memory(error);
         }

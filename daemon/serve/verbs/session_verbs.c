@@ -6,6 +6,7 @@
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include "daemon/serve/access/access.h"
+#include "daemon/serve/access/shares.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
 
@@ -34,6 +35,7 @@ int verb_hello(struct session *session, struct request *request, struct error *e
                 return 0;
         }
         session->greeted = true;
+        conn_accept_long_frames(session->conn);
         session->client = req->client != NULL ? strdup(req->client) : NULL;
         /* Written once: they are most of what a client costs that connects. */
         static struct items features;
@@ -75,35 +77,48 @@ static void write_listed(struct writer *w, const void *data, size_t i)
         writer_str(w, ((const struct role_list *)data)->v[i]);
 }
 
-/* Leaves out the amounts that are UINT64_MAX. */
-static void write_amounts(struct writer *w, const void *data)
+/* Of slots from `first` to before `end`. Leaves out the amounts that are UINT64_MAX. */
+static void write_amounts(struct writer *w, const uint64_t *amounts, unsigned first, unsigned end)
 {
-        const uint64_t *amounts = data;
         size_t n = 0;
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+        for (unsigned i = first; i < end; i++)
                 n += amounts[i] != UINT64_MAX;
         writer_map(w, n);
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+        for (unsigned i = first; i < end; i++)
                 if (amounts[i] != UINT64_MAX)
                         writer_ku64(w, quota_slot_name((enum quota_slot)i), amounts[i]);
 }
 
+static void write_limited(struct writer *w, const void *amounts)
+{
+        write_amounts(w, amounts, 0, QUOTA_SLOT_COUNT);
+}
+
+static void write_shares(struct writer *w, const void *amounts)
+{
+        write_amounts(w, amounts, QUOTA_SLOT_COUNT, QUOTA_HELD_COUNT);
+}
+
 int verb_whoami(struct session *session, struct request *request, struct error *error)
 {
-        static const uint64_t nothing[QUOTA_SLOT_COUNT];
+        static const struct quota_user nobody;
+        const struct server *server = session->server;
         const struct conn *conn = session->conn;
-        const struct role_grant grant = access_grant(session->server, conn);
+        const struct role_grant grant = access_grant(server, conn);
         const struct role_rule *rule = grant.rule;
-        const struct quota_limits limits = access_limits(session->server, conn);
-        const struct quota_user *user = quotas_find(&session->server->users, conn->caller.uid);
+        const struct quota_limits limits = access_limits(server, conn);
+        const struct quota_user *user = quotas_find(&server->users, conn->caller.uid) ?: &nobody;
+        uint64_t shares[QUOTA_HELD_COUNT];
+        for (unsigned i = QUOTA_SLOT_COUNT; i < QUOTA_HELD_COUNT; i++)
+                shares[i] = share_max(server->limits, conn->caller.uid, (enum quota_slot)i);
         return session_reply(
                 session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
                 kstr("role", role_name(grant.role)), kstr("rule", grant.text),
                 kif(rule != NULL && rule->roots.given, karray("roots", write_listed, &rule->roots, rule->roots.n)),
                 kif(rule != NULL && rule->buckets.given,
                     karray("buckets", write_listed, &rule->buckets, rule->buckets.n)),
-                kcall("limits", write_amounts, limits.max),
-                kcall("holds", write_amounts, user != NULL ? user->held : nothing));
+                kcall("limits", write_limited, limits.max), kcall("holds", write_limited, user->held),
+                kmap("shares", kcall("limits", write_shares, shares), kcall("holds", write_shares, user->held)));
 }
 
 int verb_metrics(struct session *session, struct request *request, struct error *error)

@@ -11,13 +11,20 @@ struct verify_task {
         struct verb_task task;
         struct model_set checked; /* a reference each */
         size_t n_begun;           /* of these; the last one may be under way */
+        struct digest_job job;    /* of the last one */
+        bool more;                /* it is not complete */
 };
 
 static void verify_next(struct verb_task *task)
 {
         struct verify_task *v = container_of(task, struct verify_task, task);
-        if (task->error.code == 0 && task->deferred.session != NULL && v->n_begun < v->checked.n)
-                verb_task_submit(task, WORK_LANE_DEVICE(v->checked.members[v->n_begun++]->device->number));
+        bool goes_on = task->error.code == 0 && task->deferred.session != NULL;
+        if (goes_on && !v->more && v->n_begun < v->checked.n) {
+                verify_begin(&v->job, v->checked.members[v->n_begun++], task->server->loads->reader, &task->given_up);
+                v->more = true;
+        }
+        if (goes_on && v->more)
+                verb_task_submit(task, WORK_LANE_DEVICE(v->job.generation->device->number));
         else
                 verb_task_finish(task);
 }
@@ -44,11 +51,13 @@ static void verify_start_task(struct verb_task *task)
 
 static void verify_run_task(struct verb_task *task)
 {
-        const struct verify_task *v = container_of(task, struct verify_task, task);
-        struct generation *g = v->checked.members[v->n_begun - 1];
+        struct verify_task *v = container_of(task, struct verify_task, task);
         struct error error = {0};
-        if (verify_generation(g, task->server->loads->reader, &task->given_up, &error) < 0)
-                error_set(&task->error, error.code, "%s: %s: %s", v->checked.name, g->device->name, error.text);
+        int r = verify_run(&v->job, &error);
+        v->more = r == DIGEST_MORE;
+        if (r < 0)
+                error_set(&task->error, error.code, "%s: %s: %s", v->checked.name, v->job.generation->device->name,
+                          error.text);
 }
 
 static void verify_reply(struct verb_task *task, struct session *session)
@@ -81,5 +90,5 @@ static const struct verb_task_ops verify_ops = {.start = verify_start_task,
 int verb_verify(struct session *session, struct request *request, struct error *error)
 {
         struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, session, request, error);
-        return v != NULL ? verb_task_begin(&v->task, 0, VERB_TASK_VERIFY, error) : error->code;
+        return v != NULL ? verb_task_begin(&v->task, 0, QUOTA_VERIFY, error) : error->code;
 }

@@ -6,6 +6,9 @@
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/wire.h"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+
 #define USER 65534
 #define OTHER_GROUP 65534
 
@@ -82,4 +85,74 @@ TEST(a_connection_over_the_limit_gets_an_error_and_root_connects)
         ck_assert_int_eq(do_as(USER, do_connect, NULL), STREAMER_ELIMIT);
         ck_assert_int_eq(do_as(USER, be_refused, NULL), 0);
         ck_assert_int_eq(do_attach(), 0);
+}
+
+/* ---- who may do nothing, and who has much ---- */
+
+/* Users that no system gives out, in the socket's group. */
+enum { MANY = 60501, FEW = 60502, NOBODY = 60503 };
+
+static void begin_closed(void)
+{
+        char *text = format_text("devices:\n  - host=64MiB\nlimits: {connections: 40, connections_per_uid: 100}\n"
+                                 "access:\n  roles:\n    - {role: load, users: [\"%d\", \"%d\"]}\n",
+                                 MANY, FEW);
+        char *config = suite_file("closed.yaml", text);
+        must(chmod(suite_folder(), 0755));
+        fixture_begin((const char *const[]){"--config", config, NULL});
+}
+
+FIXTURE(.all = {begin_closed, fixture_end}, .unavailable = root_unavailable);
+
+/* More than there may be of all users. */
+static int connect_without_a_role(void)
+{
+        static struct wire wires[100];
+        const struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = 1, .max = 9}};
+        for (int i = 0; i < 100; i++) {
+                wire_open(&wires[i], &test_daemon);
+                wire_request(&wires[i], &hello);
+                wire_read_error(&wires[i], "denied", "has no role");
+                wire_read_to_end(&wires[i]);
+        }
+        return 0;
+}
+
+TEST(a_client_without_a_role_is_disconnected)
+{
+        ck_assert_int_eq(run_as(NOBODY, SOCKET_GROUP, connect_without_a_role), 0);
+        ck_assert_int_eq(run_as(FEW, SOCKET_GROUP, do_attach), 0);
+}
+
+static int connected[2];
+
+/* Of forty, the last five are for users who have fewer than sixteen. */
+static int connect_as_often_as_possible(void)
+{
+        static struct wire wires[36];
+        const struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = 1, .max = 9}};
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (int i = 0; i < 35; i++) {
+                wire_open(&wires[i], &test_daemon);
+                wire_request(&wires[i], &hello);
+                wire_read_ok(&wires[i]);
+        }
+        wire_open(&wires[35], &test_daemon);
+        wire_read_error(&wires[35], "limit", "limits.connections, of which the last are for users who have few");
+        must(write(connected[1], "c", 1));
+        for (;;)
+                pause();
+}
+
+TEST(the_last_connections_are_for_users_who_have_few)
+{
+        char c;
+        must(pipe2(connected, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0)
+                _exit(run_as(MANY, SOCKET_GROUP, connect_as_often_as_possible));
+        must(close(connected[1]));
+        ck_assert_int_eq(must(read(connected[0], &c, 1)), 1);
+        ck_assert_int_eq(run_as(FEW, SOCKET_GROUP, do_attach), 0);
+        child_kill(pid);
 }

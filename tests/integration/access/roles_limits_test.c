@@ -142,7 +142,9 @@ static int do_whoami(void)
         bool right = json_number(reply, "uid") == TRAINER && strcmp(json_text(reply, "role"), "load") == 0 &&
                      strncmp(json_text(reply, "rule"), "access.roles[1], ", 17) == 0 &&
                      json_number(reply, "limits.bytes") == 8 << 20 && json_number(reply, "holds.connections") == 1 &&
-                     json_array_size(json_at(reply, "roots")) == 1 && json_array_size(json_at(reply, "buckets")) == 0;
+                     json_number(reply, "shares.limits.claims") == 1024 &&
+                     json_number(reply, "shares.holds.claims") == 0 && json_array_size(json_at(reply, "roots")) == 1 &&
+                     json_array_size(json_at(reply, "buckets")) == 0;
         return right ? 0 : STREAMER_EFAILED;
 }
 

@@ -48,7 +48,8 @@ static int wait_on_all_connections(void)
                 i++;
         wire_read_whole_error(
                 &wires[i], "limit",
-                format_text("uid %d has 64 unanswered requests (64 x limits.requests_per_client)", GREEDY));
+                format_text("uid %d has 64 unanswered requests, the most that it may (limits.requests_per_client)",
+                            GREEDY));
         return 0;
 }
 

@@ -8,7 +8,7 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#define SIZE (20 * MIB)
+#define SIZE (20 * MIB + 4096) /* of the segment and the manifest */
 
 static uint64_t ring; /* bytes of it, which are pinned, too */
 

@@ -46,7 +46,7 @@ TEST(a_charge_is_released_once)
 TEST(an_amount_is_changed)
 {
         struct quota_charge c = {.user = NULL}, none = {.user = NULL};
-        ck_assert_int_eq(quota_charge_restored(&users, 5, &c, QUOTA_FDS, 0), 0);
+        ck_assert_int_eq(quota_hold(&users, 5, &c, QUOTA_FDS, 0), 0);
         ck_assert_uint_eq(charged(5, QUOTA_FDS), 0);
         quota_adjust(&c, 7);
         quota_adjust(&c, 3);
@@ -71,7 +71,7 @@ TEST(the_limit_is_inclusive)
 TEST(restored_charges_ignore_the_limits)
 {
         struct quota_charge again = {.user = NULL}, more;
-        ck_assert_int_eq(quota_charge_restored(&users, 5, &again, QUOTA_BYTES, 5000), 0);
+        ck_assert_int_eq(quota_hold(&users, 5, &again, QUOTA_BYTES, 5000), 0);
         ck_assert_uint_eq(charged(5, QUOTA_BYTES), 5000);
         ck_assert_int_eq(charge(5, &more, QUOTA_BYTES, 1), STREAMER_ELIMIT);
         quota_discharge(&again);

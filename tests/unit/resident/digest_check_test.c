@@ -12,8 +12,10 @@ TEST(a_model_of_another_digest_is_refused)
         bool stop = false;
         struct error error = {0};
         struct generation *g = load_ready(small_file("small.safetensors", 1), "m");
-        ck_assert_msg(verify_generation(g, loads.reader, &stop, &error) == 0, "%s", error.text);
+        struct digest_job job;
+        verify_begin(&job, g, loads.reader, &stop);
+        ck_assert_msg(verify_run(&job, &error) == 0, "%s", error.text);
         g->digest[0] ^= 1;
-        FAILS_SAYING(error, verify_generation(g, loads.reader, &stop, &error), STREAMER_EFAILED,
-                     "the model's digest differs");
+        verify_begin(&job, g, loads.reader, &stop);
+        FAILS_SAYING(error, verify_run(&job, &error), STREAMER_EFAILED, "the model's digest differs");
 }

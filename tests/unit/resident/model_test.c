@@ -275,7 +275,7 @@ TEST(a_failed_load_is_not_charged_while_listed)
         struct quotas users;
         quotas_init(&users);
         struct generation *g = loading("m");
-        ck_assert_int_eq(quota_charge_restored(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
+        ck_assert_int_eq(quota_hold(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
         failed(g, "does not fit");
         ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g);
         ck_assert_ptr_null(quotas_find(&users, 1000));
@@ -287,7 +287,7 @@ TEST(memory_of_a_load_that_failed_is_charged_until_it_is_free)
         struct error error;
         quotas_init(&users);
         struct generation *g = loading_with("m", 8 * MiB);
-        ck_assert_int_eq(quota_charge_restored(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
+        ck_assert_int_eq(quota_hold(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
         error_set(&error, STREAMER_EFAILED, "late");
         generation_fail(g, &error);
         ck_assert_uint_eq(quotas_find(&users, 1000)->held[QUOTA_BYTES], 8 * MiB);

@@ -11,6 +11,7 @@
  * by its digest.
  */
 #include "daemon/serve/access/access.h"
+#include "daemon/serve/access/shares.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
@@ -20,9 +21,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-
-/* Claims that one connection may have. */
-#define CLAIMS_MAX 64
 
 /* The bases that are examined: the one that the client names, and that of what is published under the name. */
 enum { BASE_NAMED, BASE_RECORDED, BASE_PROBES };
@@ -161,21 +159,29 @@ static int check_base(const struct publish_find *find, const struct generation *
 /* NULL with *error. */
 static struct publication *claim(struct publish_find *find, struct session *session, struct error *error)
 {
+        struct server *server = session->server;
+        uid_t uid = session->conn->caller.uid;
         size_t n = 0;
         list_each (pos, &session->publications)
                 n++;
-        if (n >= CLAIMS_MAX) {
+        if (n >= SHARE_CLAIMS_PER_CLIENT) {
                 error_set(error, STREAMER_ELIMIT, "publish_find: this connection has %zu claims", n);
                 return NULL;
         }
-        struct publication *p = publication_new(&session->server->publications, request_of(find)->model, find->device);
+        if (!share_left(&server->users, server->limits, uid, QUOTA_CLAIMS)) {
+                error_set(error, STREAMER_ELIMIT,
+                          "publish_find: uid %u has %" PRIu64 " claims, the most that a user may", (unsigned)uid,
+                          quotas_held(&server->users, uid, QUOTA_CLAIMS));
+                return NULL;
+        }
+        struct publication *p =
+                publication_new(&server->publications, request_of(find)->model, find->device, &session->conn->caller);
         if (p == NULL) {
                 error_no_memory(error);
                 return NULL;
         }
         p->published = find->want;
         p->base = find->probes[BASE_NAMED];
-        p->caller = session->conn->caller;
         p->pid = session->conn->pid;
         p->user = find->task.work.user;
         find->want = NULL;
@@ -406,5 +412,5 @@ int verb_publish_find(struct session *session, struct request *request, struct e
         if (r == 0 && req->timeout_ms > 0)
                 deferred_set_deadline(&find->task.deferred, req->model,
                                       "the workers are busy with other requests of this user", req->timeout_ms);
-        return verb_task_begin(&find->task, r, remote ? VERB_TASK_FIND_REMOTE : VERB_TASK_FIND_LOCAL, error);
+        return verb_task_begin(&find->task, r, remote ? QUOTA_FIND_REMOTE : QUOTA_FIND_LOCAL, error);
 }

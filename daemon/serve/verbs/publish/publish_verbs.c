@@ -84,7 +84,8 @@ static int commit(struct publication *p, struct deferred *d, struct error *error
         const struct req_publish_commit *req = &d->request.u.publish_commit;
         uint32_t segment = req->segment > UINT32_MAX ? UINT32_MAX : (uint32_t)req->segment;
         const struct published_storage table = {.segment = segment, .offset = req->offset, .bytes = req->bytes};
-        return publication_commit(p, &table, step_done, d, error);
+        const struct quota_limits limits = access_limits(d->session->server, d->session->conn);
+        return publication_commit(p, &table, &limits, step_done, d, error);
 }
 
 static const struct {

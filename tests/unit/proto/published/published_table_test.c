@@ -35,7 +35,7 @@ static int open_at(uint32_t segment, uint64_t offset)
         size = published_size(&writer);
         bytes = must_alloc(size);
         published_finish(&writer, bytes);
-        const struct published_place place = {segments, 3, {.segment = segment, .offset = offset, .bytes = size}};
+        const struct published_place place = {segments, 3, {.segment = segment, .offset = offset, .bytes = size}, NULL};
         return published_open(&view, bytes, size, &place, text, sizeof(text));
 }
 

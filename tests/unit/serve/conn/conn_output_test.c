@@ -34,7 +34,7 @@ static size_t read_bytes(unsigned char *to, size_t len)
 static unsigned flood(size_t len)
 {
         unsigned n = 0;
-        while (!conn->paused) {
+        while (!(conn->blocked & CONN_BLOCK_OUTPUT)) {
                 reply(len, (char)('a' + n % 26), NULL, 0);
                 n++;
         }
@@ -81,7 +81,7 @@ TEST(a_client_that_never_reads_cannot_grow_the_daemons_memory)
                         break;
                 ck_assert_int_eq(sent, (ssize_t)n);
         }
-        ck_assert(conn->paused);
+        ck_assert(conn->blocked & CONN_BLOCK_OUTPUT);
         ck_assert_uint_le(conn->output.amount, OUTPUT_LIMIT + 9 * KiB);
         unsigned before = frames;
         core_settle();
@@ -239,7 +239,7 @@ TEST(sending_to_a_closing_connection_has_no_effect)
 {
         conn_close(conn, false);
         reply(16, 'x', NULL, 0);
-        conn_hold(conn, true);
+        conn_block(conn, CONN_BLOCK_REQUESTS, true);
         conn_tick(conn, now_ns() + 100 * SECOND);
         core_until(closed);
 }
@@ -318,7 +318,7 @@ static void peers_open(size_t n)
         for (size_t i = 0; i < n; i++) {
                 must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
                 clients[i] = ends[0];
-                peers[i] = conn_new_consume_fd(&core_loop, ends[1], &peers_ops, &limits, &turn);
+                peers[i] = conn_new_consume_fd(&core_loop, ends[1], &peers_ops, &limits, &turns);
                 ck_assert_ptr_nonnull(peers[i]);
         }
         core_settle();
@@ -327,12 +327,12 @@ static void peers_open(size_t n)
 /* Each takes a millisecond, and an iteration ends after ten milliseconds. */
 static void all_end_in_turns(void)
 {
-        unsigned turns = 0;
-        for (unsigned before = 0; n_closed < CROWD; before = n_closed, turns++) {
+        unsigned iterations = 0;
+        for (unsigned before = 0; n_closed < CROWD; before = n_closed, iterations++) {
                 uv_run(&core_loop, UV_RUN_NOWAIT);
                 ck_assert_uint_le(n_closed - before, 11);
         }
-        ck_assert_uint_ge(turns, 4);
+        ck_assert_uint_ge(iterations, 4);
 }
 
 TEST(many_connections_that_either_side_closes_end_in_slices, .to = 2)

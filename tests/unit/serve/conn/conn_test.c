@@ -114,6 +114,78 @@ TEST(a_flood_of_a_disconnected_client_is_handled_completely)
         ck_assert_uint_eq(frames, 30);
 }
 
+/* ---- long frames ---- */
+
+static void begin_short(void)
+{
+        begin();
+        conn->in.max = CONN_SHORT_FRAME;
+}
+
+CORE_FIXTURE(begin_short, end);
+
+TEST(a_client_that_is_not_admitted_sends_short_frames_alone)
+{
+        static unsigned char data[FRAME_HEADER + CONN_SHORT_FRAME + 1];
+        frame_put_header(data, CONN_SHORT_FRAME);
+        send_bytes(data, FRAME_HEADER + CONN_SHORT_FRAME);
+        core_until(frames == 1);
+        frame_put_header(data, CONN_SHORT_FRAME + 1);
+        send_bytes(data, sizeof(data));
+        ends_with_error("length 4093 is not between 1 and 4092");
+        ck_assert_uint_eq(frames, 1);
+        ck_assert_uint_le(conn->in.cap, FRAME_FIRST_CAP);
+}
+
+static struct quotas users;
+
+static void begin_charged(void)
+{
+        begin();
+        quotas_init(&users);
+        must(quota_hold(&users, 1000, &conn->input, QUOTA_INPUT, 0));
+        conn->input_share = 32 * KiB;
+}
+
+static void end_charged(void)
+{
+        quota_discharge(&conn->input);
+        end();
+}
+
+CORE_FIXTURE(begin_charged, end_charged);
+
+TEST(an_incomplete_frame_is_charged_until_it_is_complete)
+{
+        unsigned char *data = must_alloc(FRAME_HEADER + 20 * KiB);
+        frame_put_header(data, 20 * KiB);
+        send_bytes(data, FRAME_HEADER + 19 * KiB);
+        core_settle();
+        ck_assert_uint_ge(quotas_held(&users, 1000, QUOTA_INPUT), 19 * KiB);
+        send_bytes(data + FRAME_HEADER + 19 * KiB, KiB);
+        core_until(frames == 1);
+        send_frame("short");
+        core_until(frames == 2);
+        core_settle();
+        ck_assert_uint_eq(quotas_held(&users, 1000, QUOTA_INPUT), 0);
+}
+
+TEST(a_user_with_too_many_incomplete_frames_loses_the_connection)
+{
+        struct quota_charge others = {.user = NULL};
+        must(quota_hold(&users, 1000, &others, QUOTA_INPUT, 30 * KiB));
+        unsigned char *data = must_alloc(FRAME_HEADER + 20 * KiB), reply[1024];
+        frame_put_header(data, 20 * KiB);
+        send_bytes(data, FRAME_HEADER + 5 * KiB);
+        size_t n = read_to_end(reply, sizeof(reply) - 1);
+        reply[n] = '\0';
+        ck_assert_ptr_nonnull(memmem(reply, n, "of 32768 bytes of incomplete requests", 37));
+        core_until(closed);
+        quota_discharge(&others);
+}
+
+CORE_FIXTURE(begin, end);
+
 /* ---- broken framing ---- */
 
 static const struct {
@@ -200,7 +272,7 @@ TEST(slowly_sent_bytes_do_not_extend_the_deadline)
 
 static void hold_conn(void)
 {
-        conn_hold(conn, true);
+        conn_block(conn, CONN_BLOCK_REQUESTS, true);
 }
 
 TEST(a_held_client_is_neither_read_nor_timed)
@@ -215,7 +287,7 @@ TEST(a_held_client_is_neither_read_nor_timed)
         ck_assert(!closed);
         ck_assert_uint_eq(frames, 1);
         on_frame = NULL;
-        conn_hold(conn, false);
+        conn_block(conn, CONN_BLOCK_REQUESTS, false);
         ck_assert_uint_eq(frames, 1); /* not inside this call */
         core_until(frames == 2);
         ck_assert_str_eq(bodies, "one|two|");
@@ -233,7 +305,7 @@ TEST(a_held_client_is_not_charged_for_the_time_it_could_not_send)
         conn->waiting_since -= 100 * SECOND; /* it was held for long */
         send_bytes(data + m - 1, 1);
         on_frame = NULL;
-        conn_hold(conn, false);
+        conn_block(conn, CONN_BLOCK_REQUESTS, false);
         conn_tick(conn, now_ns()); /* before the loop has looked */
         core_until(frames == 2 || closed);
         ck_assert_str_eq(bodies, "one|two|");

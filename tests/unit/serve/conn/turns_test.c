@@ -80,7 +80,7 @@ TEST(a_callback_that_sleeps_is_not_counted)
 
 static struct loop_task loop_task;
 static uv_prepare_t prepare;
-static unsigned left, done, turns;
+static unsigned left, done, n_turns;
 
 static bool step(struct loop_task *of)
 {
@@ -96,7 +96,7 @@ static bool step(struct loop_task *of)
 
 static void on_turn(uv_prepare_t *of)
 {
-        turns++;
+        n_turns++;
 }
 
 static void begin(void)
@@ -122,7 +122,7 @@ TEST(the_loop_iterates_during_a_long_task)
         ck_assert_uint_eq(done, 0);
         core_until(left == 0);
         ck_assert_uint_eq(done, 30);
-        ck_assert_uint_ge(turns, 5);
+        ck_assert_uint_ge(n_turns, 5);
 }
 
 TEST(a_restarted_run_continues)
@@ -138,6 +138,77 @@ TEST(a_restarted_run_continues)
         ck_assert_uint_eq(done, 3);
         core_settle();
         ck_assert(!uv_is_active((uv_handle_t *)&loop_task.idle));
+}
+
+/* ---- the turns of users ---- */
+
+#define GREEDY 7
+#define MANY 40
+
+static struct turns turns;
+static struct turn items[MANY], other;
+static unsigned served, before_other;
+
+/* Each takes as long as a turn. */
+static void serve(struct turn *turn, uint64_t until_ns)
+{
+        ck_assert_uint_gt(until_ns, 0);
+        if (turn == &other)
+                before_other = served;
+        served++;
+        while (now_ns() < until_ns)
+                ;
+}
+
+static void begin_turns(void)
+{
+        served = 0;
+        before_other = MANY;
+        turns_start(&turns, &core_loop, serve);
+        list_init(&other.link);
+        for (size_t i = 0; i < MANY; i++) {
+                list_init(&items[i].link);
+                turn_wait(&turns, &items[i], GREEDY);
+        }
+}
+
+static void end_turns(void)
+{
+        uv_close((uv_handle_t *)&turns.polled, NULL);
+        uv_close((uv_handle_t *)&turns.task.idle, NULL);
+}
+
+CORE_FIXTURE(begin_turns, end_turns);
+
+/* The one whose turn it is, and it. */
+TEST(a_user_waits_for_one_turn_of_another_however_much_that_one_has)
+{
+        uint64_t until;
+        core_until(served == 2);
+        ck_assert(!turns_are_free(&turns, &until));
+        unsigned at = served;
+        turn_wait(&turns, &other, GREEDY + 1);
+        core_until(before_other < MANY);
+        ck_assert_uint_le(before_other, at + 1);
+        core_until(served == MANY + 1);
+        core_settle();
+        ck_assert(turns_are_free(&turns, &until));
+}
+
+TEST(what_waits_already_keeps_its_place)
+{
+        turn_wait(&turns, &items[0], GREEDY);
+        core_until(served == MANY);
+        core_settle();
+        ck_assert_uint_eq(served, MANY);
+}
+
+TEST(what_has_ended_is_not_served)
+{
+        for (size_t i = 0; i < MANY; i++)
+                list_remove(&items[i].link);
+        core_settle();
+        ck_assert_uint_eq(served, 0);
 }
 
 /* ---- the thread ---- */
