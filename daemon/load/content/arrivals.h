@@ -43,10 +43,10 @@ struct arrivals {
         struct table manifest;
 };
 
-/* Does no I/O. Tensors without bytes arrive at once. arrivals_deinit() is due also after a failure. */
 /* The size of the manifest that is made of a plan. STREAMER_EFAILED: it would be too large. */
 int arrivals_measure(const struct plan *plan, uint64_t *manifest_size, struct error *error);
 
+/* Does no I/O. Tensors without bytes arrive at once. arrivals_deinit() is due also after a failure. */
 int arrivals_init(struct arrivals *arrivals, const struct plan *plan, struct read_target *const *targets,
                   size_t n_targets, bool by_file, struct error *error);
 void arrivals_deinit(struct arrivals *arrivals); /* accepts a zeroed one */
