@@ -135,6 +135,29 @@ static int give_back_while_others_do_not_read(void)
         return 0;
 }
 
+#define CLAIMERS 16 /* connections */
+#define CLAIMED 64  /* by each */
+
+static int claim_names(void)
+{
+        static struct wire wires[CLAIMERS + 1];
+        struct request find = {.verb = VERB_publish_find, .id = 2, .u.publish_find.claim = true};
+        struct wire *last = &wires[CLAIMERS];
+        for (struct wire *w = wires; w <= last; w++) {
+                wire_connect(w, &test_daemon);
+                for (int i = 0; i < CLAIMED && w < last; i++) {
+                        find.u.publish_find.model = format_text("claimed-%d-%d", (int)(w - wires), i);
+                        wire_request(w, &find);
+                        wire_reply_ok(w);
+                }
+        }
+        find.u.publish_find.model = "one more";
+        wire_request(last, &find);
+        wire_read_whole_error(last, "limit",
+                              format_text("publish_find: uid %d has 1024 claims, the most that a user may", GREEDY));
+        return 0;
+}
+
 /* A model that is not complete before this publication is aborted. */
 static streamer_publication *begin_publication(streamer_client *c, uint64_t bytes)
 {
@@ -166,6 +189,12 @@ TEST(a_users_descriptors_on_their_way_are_limited)
 TEST(what_a_user_gives_back_is_taken_while_replies_are_unread)
 {
         ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, give_back_while_others_do_not_read), 0);
+}
+
+TEST(a_users_claims_are_limited)
+{
+        for (int i = 0; i < 2; i++) /* the second time none is left */
+                ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, claim_names), 0);
 }
 
 TEST(a_users_watched_loads_are_limited)

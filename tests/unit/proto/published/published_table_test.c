@@ -184,6 +184,58 @@ TEST(names_of_attributes_are_unique)
         refused("two attributes are named 'a'");
 }
 
+/* A text of so many bytes. */
+static char *long_text(size_t n)
+{
+        char *long_name = must_alloc(n + 1);
+        memset(long_name, 'n', n);
+        long_name[n] = '\0';
+        return long_name;
+}
+
+TEST(a_text_is_short)
+{
+        storage(0, 0, 4);
+        row(long_text(PUBLISHED_MAX_TEXT), 0, 0, 0, 0);
+        ck_assert_int_eq(open_it(), 0);
+        published_add_attribute(&writer, "a", long_text(PUBLISHED_MAX_TEXT + 1));
+        refused("attribute 0: a text has more than 65536 bytes");
+}
+
+/* Each tensor's name is the same long text. */
+static int open_with_shared_text(size_t n, const bool *stop)
+{
+        storage(0, 0, 4);
+        for (size_t i = 0; i < n; i++)
+                row("x", 0, 0, 0, 0);
+        published_add_attribute(&writer, "a", long_text(PUBLISHED_MAX_TEXT));
+        size = published_size(&writer);
+        bytes = must_alloc(size);
+        published_finish(&writer, bytes);
+        const struct published_header *h = (const void *)bytes;
+        const struct published_attribute *a = (const void *)(bytes + h->attributes_off);
+        for (size_t i = 0; i < n; i++) {
+                struct published_tensor *t = (void *)(bytes + h->tensors_off + i * sizeof(*t));
+                t->name_off = a->value_off;
+                t->name_len = a->value_len;
+        }
+        const struct published_place place = {segments, 3, {.segment = TABLE_SEGMENT, .bytes = size}, stop};
+        return published_open(&view, bytes, size, &place, text, sizeof(text));
+}
+
+TEST(a_shared_text_counts_as_often_as_it_is_used)
+{
+        ck_assert_int_eq(open_with_shared_text(4097, NULL), -1);
+        ck_assert_str_eq(text, "its texts have more than 268435456 bytes");
+}
+
+TEST(validation_is_given_up)
+{
+        bool stop = true;
+        ck_assert_int_eq(open_with_shared_text(1, &stop), -1);
+        ck_assert_str_eq(text, "given up");
+}
+
 TEST(a_tensor_has_a_name)
 {
         storage(0, 0, 400);
