@@ -37,7 +37,7 @@ struct quota_user *quotas_find(const struct quotas *users, uid_t uid)
 uint64_t quotas_held(const struct quotas *users, uid_t uid, enum quota_slot slot)
 {
         const struct quota_user *user = quotas_find(users, uid);
-        return user != NULL ? user->held[slot] : 0;
+        return user != NULL ? load_relaxed(&user->held[slot]) : 0;
 }
 
 int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount)
@@ -51,7 +51,7 @@ int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enu
                 user->uid = uid;
                 list_append(&users->all, &user->link);
         }
-        user->held[slot] += amount;
+        __atomic_fetch_add(&user->held[slot], amount, __ATOMIC_RELAXED);
         user->n_charges++;
         *charge = (struct quota_charge){.user = user, .slot = slot, .amount = amount};
         return 0;
@@ -92,10 +92,22 @@ int quota_raise(struct quota_charge *charge, uint64_t more, const struct quota_l
         return r;
 }
 
+bool quota_raise_share(struct quota_charge *charge, uint64_t more, uint64_t max)
+{
+        uint64_t *held = &charge->user->held[charge->slot];
+        uint64_t before = __atomic_fetch_add(held, more, __ATOMIC_RELAXED);
+        if (before > max || more > max - before) {
+                __atomic_fetch_sub(held, more, __ATOMIC_RELAXED);
+                return false;
+        }
+        charge->amount += more;
+        return true;
+}
+
 void quota_adjust(struct quota_charge *charge, uint64_t amount)
 {
         if (charge->user != NULL)
-                charge->user->held[charge->slot] += amount - charge->amount;
+                __atomic_fetch_add(&charge->user->held[charge->slot], amount - charge->amount, __ATOMIC_RELAXED);
         charge->amount = amount;
 }
 
@@ -112,8 +124,8 @@ void quota_discharge(struct quota_charge *charge)
         struct quota_user *user = charge->user;
         if (user == NULL)
                 return;
-        require(user->held[charge->slot] >= charge->amount && user->n_charges > 0);
-        user->held[charge->slot] -= charge->amount;
+        uint64_t before = __atomic_fetch_sub(&user->held[charge->slot], charge->amount, __ATOMIC_RELAXED);
+        require(before >= charge->amount && user->n_charges > 0);
         *charge = (struct quota_charge){.user = NULL};
         if (--user->n_charges > 0)
                 return;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Quotas: what each user holds. Every object that a client makes the daemon hold is charged to its uid; the charge is
- * part of the object and ends with it. A user's entry exists while anything is charged to it. Owned by the loop thread.
+ * part of the object and ends with it. A user's entry exists while anything is charged to it. Owned by the loop thread;
+ * workers raise charges of shares (quota_raise_share).
  */
 #pragma once
 
@@ -61,7 +62,7 @@ struct quota_user {
         struct list link;
         uid_t uid;
         unsigned n_charges;
-        uint64_t held[QUOTA_HELD_COUNT];
+        uint64_t held[QUOTA_HELD_COUNT]; /* atomic */
 };
 
 /* The limits of a request's user, and the rule they come from. */
@@ -69,6 +70,7 @@ struct quota_limits {
         bool unlimited;                 /* root or the daemon's own user, which use no shares either */
         uint64_t max[QUOTA_SLOT_COUNT]; /* UINT64_MAX: any amount */
         bool usual[QUOTA_SLOT_COUNT];   /* from limits.NAME_per_uid instead of the rule */
+        uint64_t tables;                /* the user's share QUOTA_TABLES */
         char rule[160];
 };
 
@@ -94,6 +96,9 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
 int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount);
 /* Adds to a charge that is not empty. STREAMER_ELIMIT, as above. */
 int quota_raise(struct quota_charge *charge, uint64_t more, const struct quota_limits *limits, struct error *error);
+/* On any thread, of a share, by the one thread that uses the charge just now: adds to it, unless the user would hold
+ * more than `max` then. */
+bool quota_raise_share(struct quota_charge *charge, uint64_t more, uint64_t max);
 /* Changes the amount, also of an empty charge. */
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */

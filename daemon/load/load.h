@@ -115,7 +115,8 @@ struct sha_step {
         struct work work;
         struct callback item;
         struct load_part *part;
-        size_t file, target; /* whose bytes are hashed; after the last target its tensors are released */
+        size_t file, target;     /* whose bytes are hashed; after the last target its tensors are released */
+        struct sha_check *check; /* of these, while pieces are left; else NULL */
 };
 
 /* One device. */
@@ -203,14 +204,15 @@ struct load {
         uint64_t end_number; /* ascending by end; 0: it has not ended */
         uint64_t started_ns, ended_ns;
 
-        struct source_set opened; /* the source, all of it */
-        struct object *ranked;    /* copies of its objects, by rank and part; NULL: replicas */
-        struct load *awaits;      /* another load of the same files, while AWAITING; NULL: it has ended */
-        struct list in_awaiting;  /* in awaits->awaiting */
-        struct list awaiting;     /* loads that await this one */
-        struct callback advance;  /* load_advance(), on a later turn of the loop */
-        struct callback end;      /* on a later turn of the loop: calls the watchers */
-        struct work step;         /* of the load, as opposed to those of its targets and parts */
+        struct source_set opened;     /* the source, all of it */
+        struct resolve_budget budget; /* of its headers and tables, until these are freed */
+        struct object *ranked;        /* copies of its objects, by rank and part; NULL: replicas */
+        struct load *awaits;          /* another load of the same files, while AWAITING; NULL: it has ended */
+        struct list in_awaiting;      /* in awaits->awaiting */
+        struct list awaiting;         /* loads that await this one */
+        struct callback advance;      /* load_advance(), on a later turn of the loop */
+        struct callback end;          /* on a later turn of the loop: calls the watchers */
+        struct work step;             /* of the load, as opposed to those of its targets and parts */
         struct error step_error;
         enum load_state step_of; /* the state whose steps are in flight; constant meanwhile: threads read it */
         bool stepping;           /* the load's own step is in flight */

@@ -9,6 +9,8 @@
 void load_drop_tables(struct load *load)
 {
         load_each_part (part, load) {
+                for (size_t i = 0; part->sha_steps != NULL && i < part->resolved.set.n_objects; i++)
+                        sha_check_free(part->sha_steps[i].check);
                 arrivals_deinit(&part->arrivals);
                 resolve_deinit(&part->resolved);
                 source_files_free(part->files);
@@ -25,6 +27,7 @@ void load_free(struct load *load)
         require(load->pending == 0 && list_empty(&load->watchers) && list_empty(&load->subscribers) &&
                 list_empty(&load->awaiting) && load->awaits == NULL);
         list_remove(&load->link);
+        quota_discharge(&load->budget.charge); /* of tables that are gone */
         load->magic = 0;
         free(load->targets);
         free(load->parts);
@@ -111,7 +114,10 @@ struct load *load_new(struct loads *loads, const struct load_request *request, s
         load->started_ns = now_ns();
         load->targets = calloc(n, sizeof(*load->targets));
         load->parts = calloc(n, sizeof(*load->parts));
-        bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern &&
+        bool charged = request->users == NULL ||
+                       quota_hold(request->users, request->caller->uid, &load->budget.charge, QUOTA_TABLES, 0) == 0;
+        load->budget.user_max = load->limits.tables;
+        bool ok = charged && load->name != NULL && load->source != NULL && !load->pattern == !request->pattern &&
                   load->targets != NULL && load->parts != NULL;
         for (size_t i = 0; ok && i < n; i++)
                 ok = add_target(load, devices[i], n);

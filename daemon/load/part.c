@@ -96,7 +96,7 @@ int part_plan(struct load_part *part, struct error *error)
         if (sha256 && (part->sha_steps = calloc(part->resolved.set.n_objects, sizeof(*part->sha_steps))) == NULL)
                 return error_no_memory(error);
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size, sha256,
-                             error);
+                             &part->load->budget, error);
         r = r ?: arrivals_measure(&part->resolved.plan, &part->manifest_size, error);
         if (r < 0 || load->request.dry_run)
                 return r;
@@ -132,7 +132,13 @@ static void sha_run(struct work *work)
         }
         struct read_target *copy = part->job.targets[step->target];
         struct device *device = part->targets[step->target]->device;
-        if (sha_check_file(reader, &part->resolved, device, copy->segments, step->file, &error) < 0)
+        if (step->check == NULL)
+                step->check = sha_check_new(reader, &part->resolved, device, copy->segments, step->file,
+                                            &part->load->abandoned);
+        int r = step->check != NULL ? sha_check_run(step->check, &error) : error_no_memory(&error);
+        if (r != SHA_MORE)
+                step->check = sha_check_free(step->check);
+        if (r < 0)
                 reader_fail_target(reader, &part->job, copy, &error);
 }
 
@@ -144,13 +150,14 @@ static void sha_next(struct sha_step *step)
         const struct load_part *part = step->part;
         struct load *load = part->load;
         uint64_t lane = WORK_LANE_CPU;
-        while (step->target < part->n_targets && !target_lives(part->targets[step->target]))
-                step->target++;
+        for (; step->target < part->n_targets && !target_lives(part->targets[step->target]); step->target++)
+                step->check = sha_check_free(step->check); /* that of a target that failed between two pieces */
         if (part_first(part) == NULL)
                 return;
         if (step->target < part->n_targets)
                 lane = WORK_LANE_DEVICE(part->targets[step->target]->device->number);
         load->pending++;
+        step->work.user = load->step.user;
         work_submit(load->loads->pool, lane, &step->work, sha_run, sha_done);
 }
 
@@ -161,6 +168,10 @@ static void sha_done(struct work *work)
         struct load *load = part->load;
         if (!load_step_done(load))
                 return;
+        if (step->check != NULL) { /* the next piece */
+                sha_next(step);
+                return;
+        }
         if (step->target++ < part->n_targets) {
                 sha_next(step);
                 return;

@@ -65,27 +65,85 @@ static struct name tensor_name(const void *owner, uint32_t i)
         return (struct name){st_name(&plan->files[t->file].header, in_file), in_file->name_len};
 }
 
-/* One file's names are distinct already. */
-static int check_names(const struct plan *plan, struct error *error)
+/* The file that has name i, and which of its tensors that is. */
+static const struct st_tensor *added_tensor(const struct plan_names *names, uint32_t i, size_t *file)
 {
-        if (plan->n_files < 2)
-                return 0;
-        struct nameset set = {0};
-        int r = 0;
-        if (!nameset_begin(&set, plan->n_tensors))
-                return error_set(error, STREAMER_ENOMEM, "no memory to compare names");
-        for (uint32_t i = 0; r == 0 && i < plan->n_tensors; i++) {
-                uint32_t other = nameset_add(&set, tensor_name, plan, i);
-                if (other == NAMES_NONE)
-                        continue;
-                char quoted[NAME_QUOTE];
-                struct name name = tensor_name(plan, i);
-                error_escape_n(quoted, sizeof(quoted), name.s, name.len);
-                r = error_set(error, STREAMER_EFAILED, "tensor '%s' is in two files (%s, %s)", quoted,
-                              plan->files[plan->tensors[other].file].path, plan->files[plan->tensors[i].file].path);
+        size_t from = 0, to = names->n_files;
+        while (to - from > 1) {
+                size_t middle = from + (to - from) / 2;
+                if (names->first[middle] <= i)
+                        from = middle;
+                else
+                        to = middle;
         }
-        nameset_deinit(&set);
-        return r;
+        *file = from;
+        return &names->files[from].header.tensors[i - names->first[from]];
+}
+
+static struct name added_name(const void *owner, uint32_t i)
+{
+        const struct plan_names *names = owner;
+        size_t file;
+        const struct st_tensor *t = added_tensor(names, i, &file);
+        return (struct name){st_name(&names->files[file].header, t), t->name_len};
+}
+
+static int in_two_files(const struct plan_names *names, uint32_t i, uint32_t other, struct error *error)
+{
+        char quoted[NAME_QUOTE];
+        struct name name = added_name(names, i);
+        size_t file, other_file;
+        added_tensor(names, i, &file);
+        added_tensor(names, other, &other_file);
+        error_escape_n(quoted, sizeof(quoted), name.s, name.len);
+        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in two files (%s, %s)", quoted,
+                         names->files[other_file].path, names->files[file].path);
+}
+
+/* The set grows to twice its size, with all names so far. False: no memory. */
+static bool names_reserve(struct plan_names *names, uint32_t n, uint32_t needed)
+{
+        if (needed <= names->capacity)
+                return true;
+        size_t capacity = 2 * names->capacity > needed ? 2 * names->capacity : needed;
+        if (!nameset_begin(&names->set, capacity))
+                return false;
+        names->capacity = capacity;
+        for (uint32_t i = 0; i < n; i++)
+                nameset_add(&names->set, added_name, names, i);
+        return true;
+}
+
+int plan_names_add(struct plan_names *names, const struct plan_file *files, struct error *error)
+{
+        const struct st_header *header = &files[names->n_files].header;
+        uint32_t *first = reallocarray(names->first, names->n_files + 2, sizeof(*first));
+        if (first == NULL)
+                return error_no_memory(error);
+        names->first = first;
+        uint32_t from = names->n_files > 0 ? first[names->n_files] : 0;
+        if (header->n_tensors >= NAMES_NONE - from)
+                return error_set(error, STREAMER_EFAILED, "too many tensors");
+        uint32_t end = from + (uint32_t)header->n_tensors;
+        first[names->n_files] = from;
+        first[names->n_files + 1] = end;
+        names->files = files;
+        names->n_files++;
+        if (!names_reserve(names, from, end))
+                return error_set(error, STREAMER_ENOMEM, "no memory to compare names");
+        for (uint32_t i = from; i < end; i++) {
+                uint32_t other = nameset_add(&names->set, added_name, names, i);
+                if (other != NAMES_NONE)
+                        return in_two_files(names, i, other, error);
+        }
+        return 0;
+}
+
+void plan_names_deinit(struct plan_names *names)
+{
+        nameset_deinit(&names->set);
+        free(names->first);
+        *names = (struct plan_names){.n_files = 0};
 }
 
 uint32_t *plan_sort_names(const struct plan *plan)
@@ -257,7 +315,7 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         require(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
         require(layout->align > 0 && layout->granularity > 0);
         *plan = (struct plan){.files = files, .n_files = n_files};
-        int r = list_tensors(plan, error) ?: check_names(plan, error);
+        int r = list_tensors(plan, error);
         if (r == 0)
                 place_all(plan, layout);
         for (uint32_t i = 0; r == 0 && i < plan->n_tensors; i++)
@@ -266,6 +324,26 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         if (r < 0)
                 plan_deinit(plan);
         return r;
+}
+
+/* The first tensor of a file that is not before this one: they are in the order of the files. */
+static size_t lower_bound(const struct plan *plan, size_t file)
+{
+        size_t from = 0, to = plan->n_tensors;
+        while (from < to) {
+                size_t middle = from + (to - from) / 2;
+                if (plan->tensors[middle].file < file)
+                        from = middle + 1;
+                else
+                        to = middle;
+        }
+        return from;
+}
+
+void plan_file_tensors(const struct plan *plan, size_t file, size_t *first, size_t *end)
+{
+        *first = lower_bound(plan, file);
+        *end = lower_bound(plan, file + 1);
 }
 
 size_t plan_request_blocks(const struct plan *plan, unsigned parts, size_t most)

@@ -77,7 +77,19 @@ static inline const struct st_tensor *plan_in_file(const struct plan *plan, cons
         return &plan->files[tensor->file].header.tensors[tensor->index];
 }
 
-/* 0, STREAMER_EFAILED (overflow, a tensor name in two files), or _ENOMEM. block_size is a multiple
+/* The names of files that were added in their order: each name occurs once. */
+struct plan_names {
+        const struct plan_file *files; /* borrowed */
+        size_t n_files;
+        uint32_t *first; /* of each file: the number of its first name; and of the next file */
+        struct nameset set;
+        size_t capacity; /* of the set */
+};
+/* STREAMER_EFAILED where a name of the next file, files[n_files], is in one before; STREAMER_ENOMEM. */
+int plan_names_add(struct plan_names *names, const struct plan_file *files, struct error *error);
+void plan_names_deinit(struct plan_names *names); /* accepts a zeroed one */
+
+/* 0, STREAMER_EFAILED (overflow), or _ENOMEM. No name is in two files (plan_names). block_size is a multiple
  * of PLAN_LEAF, below 4 GiB. Empty tensors get the running position, rounded up to their alignment;
  * where no tensor has bytes there is no segment. */
 int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
@@ -110,7 +122,9 @@ void plan_pieces_begin(const struct plan_block *block, struct plan_cursor *curso
 bool plan_pieces_next(const struct plan *plan, const struct plan_block *block, struct plan_cursor *cursor,
                       struct plan_piece *piece);
 
+/* The tensors of a file: from *first to before *end. */
+void plan_file_tensors(const struct plan *plan, size_t file, size_t *first, size_t *end);
+
 /* Tensor indexes in byte order of names (n_tensors entries, malloc'd; the caller frees), or NULL on
- * ENOMEM. Fast where files already list names in order. Duplicate names over files are refused by
- * plan_make, so the order is total. */
+ * ENOMEM. Fast where files already list names in order. No name is in two files, so the order is total. */
 uint32_t *plan_sort_names(const struct plan *plan);

@@ -103,11 +103,12 @@ bool arrivals_block_landed(struct arrivals *arrivals, const struct plan_block *b
 
 void arrivals_release_file(struct arrivals *arrivals, size_t file)
 {
+        size_t i, end;
+        plan_file_tensors(arrivals->plan, file, &i, &end);
         lock_scope(&arrivals->mutex);
         require(arrivals->by_file && arrivals->file_left[file] == 0);
-        for (size_t i = 0; i < arrivals->plan->n_tensors; i++)
-                if (arrivals->plan->tensors[i].file == file)
-                        arrivals->complete[arrivals->n_complete++] = (uint32_t)i;
+        for (; i < end; i++)
+                arrivals->complete[arrivals->n_complete++] = (uint32_t)i;
         log_complete(arrivals);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/load/content/resolve.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 
@@ -11,6 +12,40 @@
 
 /* Files whose headers are read at once: limits the memory for bytes beyond them. */
 #define HEADERS_AT_ONCE HTTP_PARALLEL
+
+/* ---- memory ---- */
+
+/* Of a tensor, in the tables of headers, plan, names and arrivals; and while a header is parsed. */
+#define TENSOR_BYTES 128
+/* The shortest text of one. */
+#define TENSOR_TEXT 48
+/* Of a leaf: its digest; and of a block. */
+#define LEAF_BYTES DIGEST_SIZE
+#define BLOCK_BYTES sizeof(struct plan_block)
+
+static int take(struct resolve_budget *budget, uint64_t bytes, struct error *error)
+{
+        struct quota_charge *charge = &budget->charge;
+        if (bytes > RESOLVE_BYTES_MAX - budget->bytes)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "its headers and tables of tensors would take more than %" PRIu64 " MiB",
+                                 RESOLVE_BYTES_MAX / MiB);
+        if (charge->user != NULL && !quota_raise_share(charge, bytes, budget->user_max))
+                return error_set(error, STREAMER_ELIMIT,
+                                 "uid %u has %" PRIu64 " of %" PRIu64
+                                 " bytes of headers of loads under way, and %" PRIu64 " more are needed",
+                                 (unsigned)charge->user->uid, load_relaxed(&charge->user->held[charge->slot]),
+                                 budget->user_max, bytes);
+        budget->bytes += bytes;
+        return 0;
+}
+
+static void give_back(struct resolve_budget *budget, uint64_t bytes)
+{
+        require(bytes <= budget->bytes);
+        budget->bytes -= bytes;
+        quota_adjust(&budget->charge, budget->charge.user != NULL ? budget->bytes : 0);
+}
 
 /* ---- headers ---- */
 
@@ -41,7 +76,8 @@ static int bad_file(const struct object *object, const struct st_error *st, stru
 }
 
 /* The rest of a header that the first read did not cover; else surplus pages are freed. */
-static int rest_range(struct resolved *resolved, size_t i, struct object_range *range, struct error *error)
+static int rest_range(struct resolved *resolved, size_t i, struct object_range *range, struct resolve_budget *budget,
+                      struct error *error)
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
@@ -50,16 +86,18 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
         if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
                 return bad_file(object, &st, error);
         uint64_t whole = ST_PREFIX + text->n;
-        int r = text_grow(text, whole, error);
+        int r = take(budget, whole, error) ?: text_grow(text, whole, error);
         *range = (struct object_range){object, first, whole > first ? whole - first : 0, text->map + first};
         return r;
 }
 
 /* One round for the first bytes of several files and one for longer headers: a store gets all requests at once. */
-static int read_headers(struct resolved *resolved, size_t from, size_t to, struct error *error)
+static int read_headers(struct resolved *resolved, size_t from, size_t to, struct resolve_budget *budget,
+                        struct error *error)
 {
-        struct object_range ranges[HEADERS_AT_ONCE];
+        struct object_range ranges[HEADERS_AT_ONCE] = {{.object = NULL}};
         int r = 0;
+        require(from < to && to - from <= HEADERS_AT_ONCE);
         for (size_t i = from; r == 0 && i < to; i++) {
                 const struct object *object = &resolved->set.objects[i];
                 uint64_t first = object->first_read;
@@ -69,7 +107,7 @@ static int read_headers(struct resolved *resolved, size_t from, size_t to, struc
         if (r == 0)
                 r = object_read_ranges(ranges, to - from, error);
         for (size_t i = from; r == 0 && i < to; i++)
-                r = rest_range(resolved, i, &ranges[i - from], error);
+                r = rest_range(resolved, i, &ranges[i - from], budget, error);
         return r < 0 ? r : object_read_ranges(ranges, to - from, error);
 }
 
@@ -101,8 +139,42 @@ static void apply_index(struct st_header *header, size_t i, const struct st_inde
 
 /* ---- all of it ---- */
 
+/* Parses header i, whose tables are taken from the budget at their largest before, and as they are afterwards. */
+static int parse(struct resolved *resolved, size_t i, struct resolve_budget *budget, struct error *error)
+{
+        const struct object *object = &resolved->set.objects[i];
+        struct header_text *text = &resolved->texts[i];
+        struct st_header *header = &resolved->files[i].header;
+        uint64_t most = (text->n / TENSOR_TEXT + 1) * TENSOR_BYTES;
+        struct st_error st;
+        int r = take(budget, most, error);
+        if (r < 0)
+                return r;
+        if (st_parse(header, (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
+                return bad_file(object, &st, error);
+        uint64_t tables = (header->n_tensors + header->n_metadata) * TENSOR_BYTES;
+        give_back(budget, tables < most ? most - tables : 0);
+        return 0;
+}
+
+/* For the plan's blocks and the digests of leaves, which follow from the bytes of tensors. */
+static int take_plan(const struct resolved *resolved, uint64_t block_size, struct resolve_budget *budget,
+                     struct error *error)
+{
+        uint64_t leaves = 0, blocks = 0;
+        for (size_t i = 0; i < resolved->set.n_objects; i++) {
+                const struct st_header *header = &resolved->files[i].header;
+                for (size_t t = 0; t < header->n_tensors; t++)
+                        leaves += plan_leaves(header->tensors[t].end - header->tensors[t].begin);
+                blocks += 1 + resolved->set.objects[i].version.size / block_size;
+        }
+        if (leaves > RESOLVE_BYTES_MAX || blocks > RESOLVE_BYTES_MAX) /* so that nothing below can overflow */
+                leaves = RESOLVE_BYTES_MAX;
+        return take(budget, leaves * LEAF_BYTES + (blocks < leaves ? blocks : leaves) * BLOCK_BYTES, error);
+}
+
 int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
-                 struct error *error)
+                 struct resolve_budget *budget, struct error *error)
 {
         struct source_set *set = &resolved->set;
         const struct st_index *index = &set->index;
@@ -112,31 +184,35 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
         resolved->files = calloc(n, sizeof(*resolved->files));
         if (found == NULL || resolved->texts == NULL || resolved->files == NULL)
                 return error_no_memory(error);
-        int r = 0;
+        struct plan_names names = {.n_files = 0};
+        int r = take(budget, (index->n_entries + n) * TENSOR_BYTES, error);
         for (size_t i = 0; r == 0 && i < n; i++) {
                 size_t left = n - i;
                 if (i % HEADERS_AT_ONCE == 0)
-                        r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
+                        r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), budget,
+                                         error);
                 const struct object *object = &set->objects[i];
                 struct header_text *text = &resolved->texts[i];
                 struct plan_file *file = &resolved->files[i];
-                struct st_error st;
                 file->path = object->path;
                 if (r == 0 && sha256)
                         r = hash_header(text, error);
-                if (r == 0 &&
-                    st_parse(&file->header, (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
-                        r = bad_file(object, &st, error);
+                if (r == 0)
+                        r = parse(resolved, i, budget, error);
                 if (r == 0 && index->n_files > 0)
                         apply_index(&file->header, i, index, found);
+                if (r == 0)
+                        r = plan_names_add(&names, resolved->files, error);
         }
+        plan_names_deinit(&names);
         if (r < 0)
                 return r;
         for (const struct st_index_entry *e = index->entries; e < index->entries + index->n_entries; e++)
                 if (!found[e - index->entries])
                         return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
                                          index->text + e->name, st_index_file(index, e->file), set->index_object.path);
-        return plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
+        r = take_plan(resolved, block_size, budget, error);
+        return r < 0 ? r : plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
 }
 
 void resolve_deinit(struct resolved *resolved)

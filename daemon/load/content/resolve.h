@@ -5,11 +5,20 @@
  */
 #pragma once
 
+#include "daemon/base/quota.h"
 #include "daemon/device/device.h"
 #include "daemon/model/plan.h"
 #include "daemon/source/source.h"
 
 struct reader;
+
+/* What headers, and the tables of a plan, may take: of one load or diff, and of all of its user. */
+#define RESOLVE_BYTES_MAX (512 * MiB)
+struct resolve_budget {
+        uint64_t bytes;             /* of this one, so far */
+        struct quota_charge charge; /* the same, of the user; empty: nobody is charged */
+        uint64_t user_max;          /* the user's share */
+};
 
 struct header_text {
         unsigned char *map;           /* the file's first bytes, page-aligned */
@@ -26,15 +35,22 @@ struct resolved {
         struct plan plan;
 };
 
-/* Of an open set. With sha256 the headers are hashed, for sha_check_file(). */
+/* Of an open set. With sha256 the headers are hashed, for the check of files. What it is going to read and to allocate
+ * is taken from the budget before: STREAMER_ELIMIT. The owner gives it back with the tables. */
 int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
-                 struct error *error);
+                 struct resolve_budget *budget, struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
 
 /* ---- sha.c ---- */
 
-/* On a worker, once for each file and target, when all its bytes are in the device's segments; borrows slots of the
- * reader's ring. STREAMER_EFAILED where the digest differs. */
-int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
-                   const struct segment *segments, size_t file, struct error *error);
+/* The check of one file on one target, when all its bytes are in the device's segments. It borrows all it is given;
+ * *stop is atomic. NULL: no memory. */
+struct sha_check *sha_check_new(struct reader *reader, const struct resolved *resolved, struct device *device,
+                                const struct segment *segments, size_t file, const bool *stop);
+struct sha_check *sha_check_free(struct sha_check *check); /* accepts NULL */
+/* A piece, on a worker, of a quarter of a second and the tensor that it is in; borrows slots of the reader's ring
+ * meanwhile. SHA_MORE; 0: it is the file; STREAMER_EFAILED where the digest differs; STREAMER_ECANCELED once *stop is
+ * true. */
+#define SHA_MORE 1
+int sha_check_run(struct sha_check *check, struct error *error);

@@ -14,17 +14,55 @@
 #include <string.h>
 
 #define PIECE MiB
+#define PIECE_NS (UINT64_C(250) * 1000000)
 
-struct walk {
-        EVP_MD_CTX *md;
-        const struct object *object;
-        const struct plan_tensor *first, *end; /* of the file's */
-        const struct plan_tensor *asked;       /* the next that is read back */
+struct sha_check {
+        struct reader *reader;
+        const struct resolved *resolved;
+        struct device *device;
         const struct segment *segments;
+        size_t file;
+        const bool *stop;
+        EVP_MD_CTX *md;
+        size_t next, end; /* tensors of the plan: the first of the file that is not hashed, and behind its last */
+        size_t asked;     /* the next that is read back, in this piece */
         struct readback readback;
         unsigned char *buffer; /* PIECE and a page, page-aligned */
         uint64_t at;           /* offset in the file that was hashed up to */
 };
+
+struct sha_check *sha_check_new(struct reader *reader, const struct resolved *resolved, struct device *device,
+                                const struct segment *segments, size_t file, const bool *stop)
+{
+        struct sha_check *check = malloc(sizeof(*check));
+        if (check == NULL)
+                return NULL;
+        *check = (struct sha_check){.reader = reader,
+                                    .resolved = resolved,
+                                    .device = device,
+                                    .segments = segments,
+                                    .file = file,
+                                    .stop = stop,
+                                    .md = EVP_MD_CTX_new(),
+                                    .buffer = aligned_alloc(4096, PIECE + 4096),
+                                    .at = resolved->files[file].header.data_start};
+        plan_file_tensors(&resolved->plan, file, &check->next, &check->end);
+        /* The header's digest is where each target begins. */
+        if (check->buffer == NULL || check->md == NULL ||
+            EVP_MD_CTX_copy_ex(check->md, resolved->texts[file].sha256) != 1)
+                return sha_check_free(check);
+        return check;
+}
+
+struct sha_check *sha_check_free(struct sha_check *check)
+{
+        if (check == NULL)
+                return NULL;
+        EVP_MD_CTX_free(check->md);
+        free(check->buffer);
+        free(check);
+        return NULL;
+}
 
 /* Any failure of the library means that it has no memory. */
 static int update(EVP_MD_CTX *md, const void *data, size_t len, struct error *error)
@@ -32,86 +70,93 @@ static int update(EVP_MD_CTX *md, const void *data, size_t len, struct error *er
         return EVP_DigestUpdate(md, data, len) == 1 ? 0 : error_no_memory(error);
 }
 
-/* Bytes of the file that no tensor of the model covers. */
-static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
+/* Bytes of the file that no tensor of the model covers: as many as are read at once. */
+static int hash_gap(struct sha_check *check, uint64_t to, struct error *error)
 {
-        while (walk->at < to) {
-                uint64_t head = walk->at % 4096;
-                uint64_t n = to - walk->at < PIECE - head ? to - walk->at : PIECE - head;
-                int r = object_read_range(walk->object, walk->at, n, walk->buffer + head, error);
+        const struct object *object = &check->resolved->set.objects[check->file];
+        uint64_t head = check->at % 4096;
+        uint64_t n = to - check->at < PIECE - head ? to - check->at : PIECE - head;
+        int r = object_read_range(object, check->at, n, check->buffer + head, error);
+        if (r == 0)
+                r = update(check->md, check->buffer + head, n, error);
+        check->at += n;
+        return r;
+}
+
+static int stopped(struct error *error)
+{
+        return error_set(error, STREAMER_ECANCELED, "cancelled");
+}
+
+static int hash_tensor(struct sha_check *check, const struct plan_tensor *t, struct error *error)
+{
+        for (uint64_t done = 0, len; done < t->bytes; done += len) {
+                const unsigned char *data;
+                int r = load_relaxed(check->stop) ? stopped(error)
+                                                  : readback_take(&check->readback, &data, &len, error);
                 if (r == 0)
-                        r = update(walk->md, walk->buffer + head, n, error);
+                        r = update(check->md, data, len, error);
                 if (r < 0)
                         return r;
-                walk->at += n;
         }
+        check->at += t->bytes;
+        check->next++;
         return 0;
 }
 
 static bool next_run(void *context, struct readback_run *run)
 {
-        struct walk *walk = context;
-        if (walk->asked == walk->end)
+        struct sha_check *check = context;
+        if (check->asked == check->end)
                 return false;
-        const struct plan_tensor *t = walk->asked++;
-        *run = (struct readback_run){.segment = &walk->segments[t->segment], .offset = t->offset, .bytes = t->bytes};
+        const struct plan_tensor *t = &check->resolved->plan.tensors[check->asked++];
+        *run = (struct readback_run){.segment = &check->segments[t->segment], .offset = t->offset, .bytes = t->bytes};
         return true;
 }
 
-static int hash_file(struct walk *walk, uint64_t data_start, struct error *error)
+static int compare(const struct sha_check *check, struct error *error)
 {
-        walk->at = data_start;
-        int r = readback_begin(&walk->readback, next_run, walk, error);
-        for (const struct plan_tensor *t = walk->first; r == 0 && t < walk->end; t++) {
-                r = hash_gap(walk, t->file_off, error);
-                for (uint64_t done = 0, len; r == 0 && done < t->bytes; done += len) {
-                        const unsigned char *data;
-                        r = readback_take(&walk->readback, &data, &len, error);
-                        if (r == 0)
-                                r = update(walk->md, data, len, error);
-                        if (r < 0)
-                                return r;
-                }
-                walk->at += t->bytes;
-        }
-        return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
+        const struct object *object = &check->resolved->set.objects[check->file];
+        unsigned char digest[32];
+        char got[65], want[65];
+        if (EVP_DigestFinal_ex(check->md, digest, NULL) != 1)
+                return error_no_memory(error);
+        if (memcmp(digest, object->sha256, sizeof(digest)) == 0)
+                return 0;
+        hex_encode(got, digest, 32);
+        hex_encode(want, object->sha256, 32);
+        return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got,
+                         object->path);
 }
 
-int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
-                   const struct segment *segments, size_t file, struct error *error)
+/* Until all is hashed, which is 0, or the time is over. */
+static int hash_on(struct sha_check *check, struct error *error)
 {
-        const struct plan *plan = &resolved->plan;
-        struct walk walk = {.md = EVP_MD_CTX_new(),
-                            .object = &resolved->set.objects[file],
-                            .first = plan->tensors,
-                            .segments = segments,
-                            .buffer = aligned_alloc(4096, PIECE + 4096)};
-        unsigned char digest[32];
-        const struct plan_tensor *all_end = plan->tensors + plan->n_tensors;
-        while (walk.first < all_end && walk.first->file < file)
-                walk.first++;
-        walk.asked = walk.end = walk.first;
-        while (walk.end < all_end && walk.end->file == file)
-                walk.end++;
-        int r = readback_init(&walk.readback, reader, device, error);
-        /* The header's digest is where each target begins. */
-        if (r == 0 &&
-            (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, resolved->texts[file].sha256) != 1))
-                r = error_no_memory(error);
+        uint64_t size = check->resolved->set.objects[check->file].version.size, until = now_ns() + PIECE_NS;
+        int r = 0;
+        while (r == 0 && (check->next < check->end || check->at < size)) {
+                const struct plan_tensor *t = &check->resolved->plan.tensors[check->next];
+                uint64_t to = check->next < check->end ? t->file_off : size;
+                if (load_relaxed(check->stop))
+                        r = stopped(error);
+                else if (check->at < to)
+                        r = hash_gap(check, to, error);
+                else
+                        r = hash_tensor(check, t, error);
+                if (r == 0 && now_ns() >= until)
+                        return SHA_MORE;
+        }
+        return r;
+}
+
+int sha_check_run(struct sha_check *check, struct error *error)
+{
+        int r = readback_init(&check->readback, check->reader, check->device, error);
+        check->asked = check->next;
         if (r == 0)
-                r = hash_file(&walk, resolved->files[file].header.data_start, error);
-        if (r == 0 && EVP_DigestFinal_ex(walk.md, digest, NULL) != 1)
-                r = error_no_memory(error);
-        readback_deinit(&walk.readback);
-        EVP_MD_CTX_free(walk.md);
-        free(walk.buffer);
-        if (r < 0)
-                return r;
-        if (memcmp(digest, resolved->set.objects[file].sha256, sizeof(digest)) == 0)
-                return 0;
-        char got[65], want[65];
-        hex_encode(got, digest, 32);
-        hex_encode(want, resolved->set.objects[file].sha256, 32);
-        return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got,
-                         resolved->set.objects[file].path);
+                r = readback_begin(&check->readback, next_run, check, error);
+        if (r == 0)
+                r = hash_on(check, error);
+        readback_deinit(&check->readback);
+        return r == 0 ? compare(check, error) : r;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/access/access.h"
 
+#include "daemon/serve/access/shares.h"
+
 #include <string.h>
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn)
@@ -8,9 +10,11 @@ struct role_grant access_grant(const struct server *server, const struct conn *c
         return role_find(server->roles, &conn->caller, server->listener.gid);
 }
 
-static struct quota_limits limits_of(const struct server *server, const struct role_grant *grant, bool limited)
+static struct quota_limits limits_of(const struct server *server, uid_t uid, const struct role_grant *grant,
+                                     bool limited)
 {
         struct quota_limits limits = {.unlimited = grant->own};
+        limits.tables = share_max(server->limits, uid, QUOTA_TABLES);
         snprintf(limits.rule, sizeof(limits.rule), "%s", grant->text);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
                 uint64_t max = grant->rule != NULL ? grant->rule->max[i] : 0;
@@ -124,7 +128,7 @@ int access_check_restored(struct desired *desired, struct load_request *request,
         struct server *server = container_of(desired, struct server, desired);
         cleanup_free char *canonical = NULL;
         const struct role_grant grant = role_find(server->roles, request->caller, server->listener.gid);
-        *limits = limits_of(server, &grant, false);
+        *limits = limits_of(server, request->caller->uid, &grant, false);
         request->roots = grant.roots;
         request->users = &server->users;
         request->limits = limits;
@@ -191,7 +195,7 @@ int access_check(const struct server *server, const struct conn *conn, const str
 struct quota_limits access_limits(const struct server *server, const struct conn *conn)
 {
         const struct role_grant grant = access_grant(server, conn);
-        return limits_of(server, &grant, !grant.own);
+        return limits_of(server, conn->caller.uid, &grant, !grant.own);
 }
 
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,

@@ -6,6 +6,7 @@
  * it was loaded from. Tensors are not read: one of the same dtype and shape, in a file that has changed, may differ.
  */
 #include "daemon/load/content/resolve.h"
+#include "daemon/serve/access/shares.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
@@ -24,6 +25,7 @@ struct diff {
         struct verb_task task;
         struct generation *generation; /* a reference */
         struct source_files *before;   /* a reference; NULL: not known */
+        struct resolve_budget budget;  /* of the source's headers */
         uint64_t files_same, tensors[CHANGED + 1], may_differ, same;
         struct items files, changes; /* of the reply */
         size_t names;                /* of both, in bytes */
@@ -38,6 +40,7 @@ static void diff_deinit(struct verb_task *task)
         if (diff->generation != NULL)
                 generation_put(diff->generation);
         source_files_free(diff->before);
+        quota_discharge(&diff->budget.charge);
 }
 
 /* ---- rows, on a worker ---- */
@@ -168,7 +171,8 @@ static void diff_run(struct verb_task *task)
         struct resolved resolved = {.borrowed = false};
         struct error *error = &task->error;
         if (source_open(&sources, task->source, false, &resolved.set, error) == 0 &&
-            resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, error) == 0)
+            resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, &diff->budget,
+                         error) == 0)
                 compare(diff, &resolved, error);
         resolve_deinit(&resolved);
 }
@@ -204,5 +208,9 @@ int verb_diff(struct session *session, struct request *request, struct error *er
         diff->generation = g;
         diff->before = source_files_ref(g->files);
         generation_get(g);
-        return verb_task_begin_source(&diff->task, 0, request->u.diff.source, NULL, error);
+        struct server *server = session->server;
+        uid_t uid = session->conn->caller.uid;
+        diff->budget.user_max = share_max(server->limits, uid, QUOTA_TABLES);
+        int r = quota_hold(&server->users, uid, &diff->budget.charge, QUOTA_TABLES, 0) < 0 ? error_no_memory(error) : 0;
+        return verb_task_begin_source(&diff->task, r, request->u.diff.source, NULL, error);
 }

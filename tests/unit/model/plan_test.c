@@ -177,13 +177,46 @@ TEST(a_name_in_two_files_is_refused)
                 file_end(&made[i], 8, 0);
                 files[i] = (struct plan_file){made[i].header, paths[i]};
         }
-        FAILS_SAYING(error, plan_make(&plan, files, 3, &host, BLOCK, &error), STREAMER_EFAILED,
+        struct plan_names names = {.n_files = 0};
+        for (size_t i = 0; i < 2; i++)
+                ck_assert_int_eq(plan_names_add(&names, files, &error), 0);
+        FAILS_SAYING(error, plan_names_add(&names, files, &error), STREAMER_EFAILED,
                      "tensor 'a' is in two files (x, z)");
-        ck_assert_ptr_null(plan.tensors);
+        plan_names_deinit(&names);
 
         file_remove(&made[2], 0); /* but not if one of them is stale */
+        files[2].header = made[2].header;
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_int_eq(plan_names_add(&names, files, &error), 0);
+        plan_names_deinit(&names);
         make(3, &host);
         ck_assert_uint_eq(plan.n_tensors, 2);
+}
+
+static struct plan_file many[41];
+
+/* Also in a set that has grown, and among files without tensors. */
+TEST(a_name_of_any_earlier_file_is_found)
+{
+        struct plan_names names = {.n_files = 0};
+        char name[16];
+        for (size_t i = 0; i < 40; i++) {
+                file_begin(&made[0]);
+                for (size_t k = 0; i % 3 != 1 && k < 5; k++) {
+                        snprintf(name, sizeof(name), "%zu.%zu", i, k);
+                        file_tensor(&made[0], name, DTYPE_U8, 1);
+                }
+                file_end(&made[0], 8, 0);
+                many[i] = (struct plan_file){made[0].header, "many"};
+                ck_assert_int_eq(plan_names_add(&names, many, &error), 0);
+        }
+        file_begin(&made[0]);
+        file_tensor(&made[0], "0.4", DTYPE_U8, 1);
+        file_end(&made[0], 8, 0);
+        many[40] = (struct plan_file){made[0].header, "last"};
+        FAILS_SAYING(error, plan_names_add(&names, many, &error), STREAMER_EFAILED,
+                     "tensor '0.4' is in two files (many, last)");
+        plan_names_deinit(&names);
 }
 
 TEST(sizes_that_overflow_are_refused)

@@ -46,7 +46,8 @@ static void sha_begin(const char *path, bool hidden)
 {
         fake_device_init(&fake, "fake", 1024 * MiB, hidden);
         ck_assert_int_eq(source_open(core_sources(), path, false, &resolved.set, &error), 0);
-        int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, true, &error);
+        struct resolve_budget budget = {.bytes = 0};
+        int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, true, &budget, &error);
         ck_assert_msg(r == 0, "%s", error.text);
         for (size_t i = 0; i < resolved.plan.n_segments; i++)
                 ck_assert_int_eq(fake.device.ops->alloc(&fake.device, resolved.plan.segments[i], &segments[i], &error),
@@ -55,10 +56,17 @@ static void sha_begin(const char *path, bool hidden)
         fill_segments();
 }
 
+static bool stop;
+
 static int check(size_t file)
 {
         error = (struct error){0};
-        return sha_check_file(NULL, &resolved, &fake.device, segments, file, &error);
+        struct sha_check *step = sha_check_new(NULL, &resolved, &fake.device, segments, file, &stop);
+        int r = SHA_MORE;
+        while (r == SHA_MORE)
+                r = sha_check_run(step, &error);
+        sha_check_free(step);
+        return r;
 }
 
 static void make_model(void)
@@ -214,4 +222,11 @@ TEST(a_file_truncated_in_a_stale_tensor_is_an_error)
         }
         ck_assert_uint_gt(stale, 0);
         ck_assert_uint_eq(failed, stale);
+}
+
+TEST(a_check_stops_when_asked)
+{
+        begin_file(false);
+        stop = true;
+        FAILS_SAYING(error, check(0), STREAMER_ECANCELED, "cancelled");
 }
