@@ -8,8 +8,6 @@
 #include "daemon/serve/verbs/verbs.h"
 
 /* One handler serves several verbs, which differ in request->verb. */
-#define verb_publish_segment verb_publish_begin
-#define verb_publish_commit verb_publish_begin
 #define verb_set_priority verb_pin
 #define verb_keep_alive verb_pin
 #define verb_unpin verb_pin

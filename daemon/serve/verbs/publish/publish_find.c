@@ -133,21 +133,21 @@ static void compare(const struct publish_find *find, const struct generation *g,
         published_key_differs(g->published, find->want, add_difference, differences);
 }
 
-/* 1: the base of this model has changed since; 0: it has not, and it can be compared with the one that the client
+/* Whether the base of this model has changed since. If it has not, it can be compared with the one that the client
  * names; or an error. */
-static int check_base(const struct publish_find *find, const struct generation *g, struct error *error)
+static int check_base(const struct publish_find *find, const struct generation *g, bool *stale, struct error *error)
 {
         const struct base_probe *probe = &find->probes[BASE_RECORDED];
         const struct published_base *base = &g->published->base;
         const struct conn *conn = find->task.deferred.session->conn;
-        if (base->source != NULL && probe->error.code == STREAMER_ENOENT)
-                return 1;
+        *stale = base->source != NULL && probe->error.code == STREAMER_ENOENT;
+        if (*stale)
+                return 0;
         if (base->source != NULL && probe->error.code != 0)
                 return error_set(error, probe->error.code, "%s: its base cannot be checked: %s", generation_name(g),
                                  probe->error.text);
-        if (base->source != NULL && memcmp(&probe->identity, &base->identity, sizeof(probe->identity)) != 0)
-                return 1;
-        if (!find->by_text || same_base(find, base))
+        *stale = base->source != NULL && memcmp(&probe->identity, &base->identity, sizeof(probe->identity)) != 0;
+        if (*stale || !find->by_text || same_base(find, base))
                 return 0;
         const struct role_grant grant = access_grant(find->task.server, conn);
         return error_set(error, STREAMER_EPERM,
@@ -190,47 +190,70 @@ static struct publication *claim(struct publish_find *find, struct session *sess
         return p;
 }
 
+/* ---- replies ---- */
+
+/* NULL: the client has not claimed the name, or another one has. */
+#define reply_claim(claim)                                                                                             \
+        kif((claim) != NULL, ku64("claim", (claim)->id)),                                                              \
+                kif((claim) != NULL, ku64("granularity", (claim)->device->layout.granularity))
+
+static int reply_hit(struct session *session, uint64_t id, const struct generation *g, const struct publication *claim)
+{
+        return session_reply(session, id, kstr("state", "hit"), ku64("generation", g->number), reply_digest(g),
+                             reply_claim(claim));
+}
+
+static int reply_mismatch(struct session *session, uint64_t id, const struct items *differences,
+                          const struct publication *claim)
+{
+        return session_reply(session, id, kstr("state", "mismatch"), kitems("differs", differences),
+                             reply_claim(claim));
+}
+
+static int reply_absent(struct session *session, uint64_t id, bool stale, const struct publication *claim)
+{
+        return session_reply(session, id, kstr("state", stale ? "stale" : "absent"), reply_claim(claim));
+}
+
+static int reply_claimed(struct session *session, uint64_t id, const struct publication *other)
+{
+        return session_reply(session, id, kstr("state", "claimed"),
+                             ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0));
+}
+
 /* On this turn of the loop, in which nothing else happens, replies (0), or fails. DEFERRED_WAITS: another client has
  * the claim. */
 static int find_decide(struct publish_find *find, struct session *session, struct error *error)
 {
         const struct req_publish_find *req = request_of(find);
         struct server *server = session->server;
-        const struct publication *other = publications_find(&server->publications, req->model, find->device);
+        uint64_t id = find->task.deferred.request.id;
         const struct publication *own = NULL;
-        struct generation *g = resident_on(server->resident, req->model, GENERATION_READY, find->device);
         cleanup_with(items_deinit) struct items differences;
-        const char *state = "absent";
         items_init(&differences);
-        if (g != NULL && g->published == NULL && req->claim)
-                return error_set(error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", req->model,
-                                 g->source);
-        if (g != NULL && g->published == NULL)
-                g = NULL;
-        int stale = g != NULL ? check_base(find, g, error) : 0;
-        if (stale < 0)
-                return stale;
-        if (stale > 0) {
-                state = "stale";
+        if (req->claim && publication_check_name(server->resident, req->model, find->device, error) < 0)
+                return error->code;
+        struct generation *g = find_published(server->resident, req->model, find->device);
+        bool stale = false;
+        if (g != NULL && check_base(find, g, &stale, error) < 0)
+                return error->code;
+        if (stale) {
                 drop_stale(g);
                 g = NULL;
         }
-        if (g != NULL) {
+        if (g != NULL)
                 compare(find, g, &differences);
-                state = differences.n > 0 ? "mismatch" : "hit";
-        }
-        bool hit = g != NULL && differences.n == 0, needed = !hit || (req->claim && req->replace);
-        bool claimed = needed && other != NULL;
-        if (claimed && req->wait)
-                return DEFERRED_WAITS;
-        if (needed && !claimed && req->claim && (own = claim(find, session, error)) == NULL)
+        bool hit = g != NULL && differences.n == 0;
+        if (hit && !(req->claim && req->replace))
+                return reply_hit(session, id, g, NULL);
+        const struct publication *other = publications_find(&server->publications, req->model, find->device);
+        if (other != NULL)
+                return req->wait ? DEFERRED_WAITS : reply_claimed(session, id, other);
+        if (req->claim && (own = claim(find, session, error)) == NULL)
                 return error->code;
-        return session_reply(session, find->task.deferred.request.id, kstr("state", claimed ? "claimed" : state),
-                             kif(hit && !claimed, ku64("generation", g->number)), kif(hit && !claimed, reply_digest(g)),
-                             kif(claimed, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
-                             kif(differences.n > 0, kitems("differs", &differences)),
-                             kif(own != NULL, ku64("claim", own->id)),
-                             kif(own != NULL, ku64("granularity", own->device->layout.granularity)));
+        if (hit)
+                return reply_hit(session, id, g, own);
+        return g != NULL ? reply_mismatch(session, id, &differences, own) : reply_absent(session, id, stale, own);
 }
 
 /* Searches again when no other client has the claim. */

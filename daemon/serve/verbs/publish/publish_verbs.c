@@ -112,18 +112,33 @@ static void outlives_client(struct deferred *d)
 {
 }
 
-int verb_publish_begin(struct session *session, struct request *request, struct error *error)
+/* A step of the publication with this claim, which replies when it is done. */
+static int start_step(struct session *session, struct request *request, uint64_t claim, struct error *error)
 {
-        /* The claim is the first field of each of these verbs. */
-        struct publication *p = publication_of(session, request->u.publish_begin.claim, error);
+        struct publication *p = publication_of(session, claim, error);
         struct deferred *d = p != NULL ? deferred_new(session, request, error) : NULL;
         if (d == NULL)
                 return error->code;
         d->orphaned = outlives_client;
-        int r = steps[request->verb].begin(p, d, error);
+        int r = steps[d->request.verb].begin(p, d, error);
         if (r < 0)
                 deferred_free(d);
         return r;
+}
+
+int verb_publish_begin(struct session *session, struct request *request, struct error *error)
+{
+        return start_step(session, request, request->u.publish_begin.claim, error);
+}
+
+int verb_publish_segment(struct session *session, struct request *request, struct error *error)
+{
+        return start_step(session, request, request->u.publish_segment.claim, error);
+}
+
+int verb_publish_commit(struct session *session, struct request *request, struct error *error)
+{
+        return start_step(session, request, request->u.publish_commit.claim, error);
 }
 
 int verb_publish_abort(struct session *session, struct request *request, struct error *error)
