@@ -19,31 +19,43 @@ static bool write_value(FILE *out, enum metric metric, const char *label, const 
         return false;
 }
 
-static void write_device(FILE *out, enum metric metric, const struct resident *resident, const struct device *d)
+/* What is counted in one walk over the models: a text is made within one turn of the loop. */
+struct tally {
+        uint64_t models[GENERATION_UNLOADED];
+        struct tally_device {
+                uint64_t draining, small_pages, published;
+        } * devices; /* by number */
+};
+
+static void count_models(struct tally *tally, const struct resident *resident)
 {
-        uint64_t draining = 0, small_pages = 0, published = 0;
         list_each_item (const struct generation, g, &resident->generations, link) {
-                if (g->device != d)
-                        continue;
-                draining += generation_drains(g) ? g->charged : 0;
-                small_pages += generation_small_page_bytes(g);
-                published += g->published != NULL ? g->charged : 0;
+                struct tally_device *device = &tally->devices[g->device->number];
+                tally->models[generation_drains(g) ? GENERATION_DRAINING : g->state]++;
+                device->draining += generation_drains(g) ? g->charged : 0;
+                device->small_pages += generation_small_page_bytes(g);
+                device->published += g->published != NULL ? g->charged : 0;
         }
+}
+
+static void write_device(FILE *out, enum metric metric, const struct tally *tally, const struct device *d)
+{
+        const struct tally_device *counted = &tally->devices[d->number];
         const struct value values[] = {{METRIC_DEVICE_BUDGET, d->budget},
                                        {METRIC_DEVICE_USED, d->used},
                                        {METRIC_DEVICE_FREE, d->budget > d->used ? d->budget - d->used : 0},
-                                       {METRIC_DEVICE_DRAINING, draining},
+                                       {METRIC_DEVICE_DRAINING, counted->draining},
                                        {METRIC_DEVICE_QUARANTINED, d->quarantined},
                                        {METRIC_DEVICE_PREFAULTED, prefault_bytes(d->prefault)},
-                                       {METRIC_DEVICE_SMALL_PAGES, small_pages},
-                                       {METRIC_PUBLISHED_BYTES, published}};
+                                       {METRIC_DEVICE_SMALL_PAGES, counted->small_pages},
+                                       {METRIC_PUBLISHED_BYTES, counted->published}};
         write_value(out, metric, d->name, values, ARRAY_SIZE(values));
 }
 
-static void write_one(FILE *out, enum metric metric, const struct server *server, const struct reader_usage *usage)
+static void write_one(FILE *out, enum metric metric, const struct server *server, const struct tally *tally,
+                      const struct reader_usage *usage)
 {
         const struct resident *resident = server->resident;
-        uint64_t n_models[GENERATION_UNLOADED] = {0};
         const struct value single[] = {{METRIC_LOADS_RUNNING, server->loads->n_running},
                                        {METRIC_RING_BYTES, usage->ring_bytes},
                                        {METRIC_RING_SLOTS, usage->slots},
@@ -61,10 +73,8 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                               (double)(read_clock_ns(CLOCK_REALTIME) - (now_ns() - server->started_ns)) / 1e9);
                 break;
         case METRIC_MODELS:
-                list_each_item (const struct generation, g, &resident->generations, link)
-                        n_models[generation_drains(g) ? GENERATION_DRAINING : g->state]++;
                 for (enum generation_state s = 0; s < GENERATION_REVOKED; s++)
-                        metric_sample(out, metric, generation_state_name(s), (double)n_models[s]);
+                        metric_sample(out, metric, generation_state_name(s), (double)tally->models[s]);
                 break;
         case METRIC_READER_THREADS:
                 metric_sample(out, metric, "working", usage->threads - usage->stuck_threads);
@@ -76,22 +86,26 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                 if (!metric_is_of_device(metric))
                         metric_counted(out, metric);
                 for (size_t i = 0; metric_is_of_device(metric) && i < resident->n_devices; i++)
-                        write_device(out, metric, resident, resident->devices[i]);
+                        write_device(out, metric, tally, resident->devices[i]);
         }
 }
 
 char *metrics_text(const struct server *server)
 {
+        const struct resident *resident = server->resident;
+        cleanup_free struct tally_device *devices = calloc(resident->n_devices, sizeof(*devices));
+        struct tally tally = {.devices = devices};
         struct reader_usage usage;
         char *text = NULL;
         size_t size;
-        FILE *out = open_memstream(&text, &size);
+        FILE *out = devices != NULL ? open_memstream(&text, &size) : NULL;
         if (out == NULL)
                 return NULL;
+        count_models(&tally, resident);
         reader_usage(server->loads->reader, &usage);
         for (enum metric m = 0; m < METRIC_COUNT; m++) {
                 metric_begin(out, m);
-                write_one(out, m, server, &usage);
+                write_one(out, m, server, &tally, &usage);
         }
         if (fclose(out) == 0)
                 return text;
