@@ -140,9 +140,20 @@ static bool gives_back(enum verb verb)
         return verb == VERB_detach || verb == VERB_publish_abort;
 }
 
+/* Has no effect but its reply. A client that has closed its connection gets none, and may have sent thousands. */
+static bool only_asks(enum verb verb)
+{
+        return verb == VERB_ping || verb == VERB_version || verb == VERB_list || verb == VERB_show ||
+               verb == VERB_status || verb == VERB_ps || verb == VERB_wait || verb == VERB_whoami ||
+               verb == VERB_metrics || verb == VERB_config || verb == VERB_doctor || verb == VERB_verify ||
+               verb == VERB_fetch || verb == VERB_diff || verb == VERB_subscribe;
+}
+
 static int serve(struct session *session, struct request *request, struct error *error)
 {
         const struct conn *conn = session->conn;
+        if (conn->state == CONN_PEER_CLOSED && only_asks(request->verb))
+                return 0;
         if (request->verb == VERB_hello && session->greeted)
                 return error_set(error, STREAMER_EPROTO, "hello: repeated");
         if (request->verb != VERB_hello && !session->greeted)

@@ -117,7 +117,7 @@ uint64_t fixture_memory(void)
 }
 
 /* All models but the witness; groups of tests share models. */
-static void unload_others(void)
+void fixture_unload_others(void)
 {
         streamer_client *c = client_open(&test_daemon);
         streamer_model_list *list = NULL;
@@ -136,7 +136,7 @@ static void check_at_exit(void)
         pid_t pid = must(fork());
         if (pid == 0) {
                 die_hook = NULL;
-                unload_others();
+                fixture_unload_others();
                 fixture_still_serves();
                 _exit(0);
         }

@@ -44,6 +44,8 @@ char *fixture_write(const struct model *m, const char *file);
 void fixture_serves(void);
 /* What the daemon uses now is what it has to use after each test; fixture_begin() calls it. */
 void fixture_account(void);
+/* Unloads all models but the witness. */
+void fixture_unload_others(void);
 /* As fixture_serves(), and waits until the daemon uses what it used at fixture_account() (account.h). All other clients
  * must be closed. */
 void fixture_still_serves(void);
