@@ -73,11 +73,6 @@ static const struct model_name *oldest_name(const struct generation *generation)
         return container_of(generation->names.next, struct model_name, link);
 }
 
-uid_t generation_owner(const struct generation *generation)
-{
-        return oldest_name(generation)->owner;
-}
-
 const char *generation_name(const struct generation *generation)
 {
         return oldest_name(generation)->text;
@@ -134,6 +129,30 @@ struct generation *resident_any(struct resident *resident, const char *name)
                         found = g;
         return found;
 }
+
+/* ---- owners ---- */
+
+bool resident_removal_owner(struct resident *resident, const char *name, uid_t *owner)
+{
+        const struct generation *g = resident_named(resident, name);
+        if (g == NULL)
+                return false;
+        *owner = generation_find_name(g, name)->owner;
+        return true;
+}
+
+bool resident_name_owner(struct resident *resident, const char *name, uid_t *owner)
+{
+        const struct generation *g = resident_named(resident, name);
+        return g != NULL && g->state != GENERATION_FAILED && resident_removal_owner(resident, name, owner);
+}
+
+uid_t generation_owner(const struct generation *generation)
+{
+        return oldest_name(generation)->owner;
+}
+
+/* ---- the same files ---- */
 
 /* Equal but for the sample. */
 static bool resembles(const struct generation *g, const struct source_identity *identity)

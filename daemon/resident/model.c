@@ -107,7 +107,6 @@ static struct caller *caller_new(const struct caller *from)
 int generation_add_name(struct generation *generation, const char *name, const char *source,
                         const struct caller *caller, uid_t owner, struct quota_charge *charge)
 {
-        const struct generation *known = resident_named(generation->resident, name);
         struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
         bool own_source = strcmp(source, generation->source) != 0;
         bool own_caller = caller != NULL && !same_caller(caller, &generation->caller);
@@ -117,8 +116,8 @@ int generation_add_name(struct generation *generation, const char *name, const c
                 return STREAMER_ENOMEM;
         }
         strcpy(n->text, name);
-        n->owner =
-                known != NULL && known->state != GENERATION_FAILED ? generation_find_name(known, name)->owner : owner;
+        n->owner = owner;
+        resident_name_owner(generation->resident, name, &n->owner);
         if (charge != NULL) {
                 n->charge = *charge;
                 *charge = (struct quota_charge){.user = NULL};
@@ -172,10 +171,13 @@ static void add_ended(const struct generation *g, const struct model_name *name)
         snprintf(e->name, sizeof(e->name), "%s", name->text);
 }
 
-/* Without an event, and without reaping. The generation keeps the last one, for messages. */
+/* The one place where a generation loses a name; it stores the last one, for messages. Each removal is one event: that
+ * of a name beside others is a change of its own, that of the last one ends what serves, or lets a failure be freed. */
 static void remove_name(struct generation *generation, struct model_name *name)
 {
-        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED)
+        bool serves = generation->state == GENERATION_READY || generation->state == GENERATION_CACHED;
+        require(name->generation == generation && !list_empty(&generation->names));
+        if (serves)
                 add_ended(generation, name);
         model_name_settle(name);
         list_remove(&name->link);
@@ -183,19 +185,24 @@ static void remove_name(struct generation *generation, struct model_name *name)
         quota_discharge(&name->charge);
         name_free(generation->last_name);
         generation->last_name = name;
-}
-
-/* Those before `end`, a node of the list. */
-static void remove_names(struct generation *generation, const struct list *end)
-{
-        while (generation->names.next != end)
-                remove_name(generation, container_of(generation->names.next, struct model_name, link));
+        if (!list_empty(&generation->names)) {
+                if (generation->reported)
+                        report(generation, name->text);
+                return;
+        }
+        if (generation->state == GENERATION_CACHED)
+                generation->resident->drop_copy(generation);
+        if (serves) {
+                generation_set_state(generation, GENERATION_DRAINING);
+                generation->dropped_ns = now_ns();
+                generation_changed(generation);
+        }
+        generation_reap(generation);
 }
 
 static struct generation *generation_free(struct generation *generation)
 {
-        require(generation->n_fallbacks == 0 && !generation->in_store);
-        remove_names(generation, &generation->names);
+        require(generation->n_fallbacks == 0 && !generation->in_store && list_empty(&generation->names));
         name_free(generation->last_name);
         list_remove(&generation->link);
         list_remove(&generation->reap);
@@ -409,30 +416,19 @@ void generation_put(struct generation *generation)
         generation_reap(generation);
 }
 
-void generation_drop_name(struct generation *generation, const char *name)
+void generation_drop_name(struct generation *generation, const char *text)
 {
-        struct model_name *known = generation_find_name(generation, name);
-        if (known != NULL)
-                remove_name(generation, known);
-        if (!list_empty(&generation->names)) {
-                generation->end = (struct end_reason){.end = END_UNLOADED};
-                report(generation, name);
-                return;
-        }
-        if (generation->state == GENERATION_CACHED)
-                generation->resident->drop_copy(generation);
-        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {
-                generation_set_state(generation, GENERATION_DRAINING);
-                generation->dropped_ns = now_ns();
-        }
-        generation_changed(generation);
-        generation_reap(generation);
+        struct model_name *name = generation_find_name(generation, text);
+        require(name != NULL);
+        remove_name(generation, name);
+        if (!list_empty(&generation->names))
+                generation->end = (struct end_reason){.end = END_UNLOADED}; /* the reason was this name's */
 }
 
 void generation_drop_all(struct generation *generation)
 {
-        remove_names(generation, generation->names.prev);
-        generation_drop_name(generation, generation_name(generation));
+        list_each_item_safe (struct model_name, name, &generation->names, link)
+                remove_name(generation, name);
 }
 
 void generation_revoke(struct generation *generation)
@@ -494,12 +490,6 @@ void generation_ready(struct generation *generation)
         generation_reap(generation);
 }
 
-static void forget(struct generation *generation)
-{
-        remove_names(generation, &generation->names);
-        generation_reap(generation);
-}
-
 /* At most `failed_kept` failures stay listed, the newest. */
 static void forget_failures(const struct resident *resident)
 {
@@ -507,7 +497,7 @@ static void forget_failures(const struct resident *resident)
         for (struct list *pos = resident->generations.prev; pos != &resident->generations; pos = pos->prev) {
                 struct generation *g = container_of(pos, struct generation, link);
                 if (g->state == GENERATION_FAILED && !list_empty(&g->names) && ++n > resident->failed_kept)
-                        forget(g);
+                        generation_drop_all(g);
         }
 }
 
@@ -533,7 +523,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
                 quota_discharge(&generation->quota_charge);
         generation_changed(generation);
         if (refused || has_no_source) /* these are not listed as failed */
-                remove_names(generation, &generation->names);
+                generation_drop_all(generation);
         generation_reap(generation);
         forget_failures(resident);
 }
@@ -552,5 +542,6 @@ void generation_discard(struct generation *generation)
 {
         require(generation->state == GENERATION_LOADING && !holds_memory(generation));
         generation_set_state(generation, GENERATION_FAILED);
-        forget(generation);
+        generation_drop_all(generation);
+        generation_reap(generation);
 }

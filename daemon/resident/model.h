@@ -13,6 +13,9 @@
  * belongs to the user who first loaded a model under it, whoever loads the next generation; a generation
  * belongs to the owner of its oldest name.
  *
+ * A name is removed by unload, expiry, eviction, or when a newer generation takes it, the load fails or the host cache
+ * drops the model: always by one function, which notifies of each name once.
+ *
  * Removing a name does not free memory. A generation that was dropped (draining, failed) keeps its memory
  * until its last lease and its last reference end; then the device's thread frees it, and only then is the
  * device's budget credited. A failed generation stays listed, without memory, until it is unloaded, replaced,
@@ -229,7 +232,7 @@ int resident_no_model(const struct resident *resident, const char *name, struct 
 /* The newest that has the name, in this state; NULL device: on any. */
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
                                const struct device *device);
-/* The newest of the first state in which one has the name. It determines the owner of the name. */
+/* The newest of the first state in which one has the name. */
 struct generation *resident_named(struct resident *resident, const char *name);
 /* The same, else the newest that drains and had the name last. */
 struct generation *resident_any(struct resident *resident, const char *name);
@@ -255,12 +258,24 @@ const char *model_name_source(const struct model_name *name);
 const struct caller *model_name_caller(const struct model_name *name);
 /* The name's generation is stored, or will not be: no name of another leads to what the store had under it. */
 void model_name_settle(struct model_name *name);
-uid_t generation_owner(const struct generation *generation);
 const char *generation_name(const struct generation *generation); /* the oldest, or the last it had */
 /* Bytes of its segments that have small pages because the kernel found no huge page; 0 before they are allocated. */
 uint64_t generation_small_page_bytes(const struct generation *generation);
 /* The number of tensors that have arrived so far. */
 uint64_t generation_arrived(const struct generation *generation);
+
+/* ---- owners ----
+ *
+ * A name belongs to the user who first loaded a model under it, whoever loads the next generation: others may not load
+ * another source under it, publish under it or unload it. A failure reserves no name, but is its loader's to remove. A
+ * generation's settings and leases belong to the owner of its oldest name. Admins may do everything; that is the
+ * caller's to know. */
+
+/* False: the name is nobody's, since no generation has it, or only failures. *owner is untouched then. */
+bool resident_name_owner(struct resident *resident, const char *name, uid_t *owner);
+/* Of what unload would remove: also of a failure, if nothing else has the name. */
+bool resident_removal_owner(struct resident *resident, const char *name, uid_t *owner);
+uid_t generation_owner(const struct generation *generation);
 
 /* ---- life ---- */
 
@@ -294,7 +309,7 @@ bool generation_matches_name(const struct generation *generation, const char *na
 bool generation_is_held(const struct generation *generation);
 /* Ready, neither pinned nor held: it may be evicted, and expires. */
 bool generation_is_idle(const struct generation *generation);
-/* Removes all its names. */
+/* Removes all its names, the oldest first, for the reason that generation->end has. */
 void generation_drop_all(struct generation *generation);
 /* It drains, or is about to, and is unloaded by force after so long; 0: never. */
 void generation_drain_for(struct generation *generation, uint64_t timeout_ns);
@@ -315,7 +330,7 @@ void generation_ready(struct generation *generation);
 /* Removes `name` from every other generation of its device that serves or has failed under it. */
 void generation_take_over(struct generation *generation, const char *name);
 void generation_fail(struct generation *generation, const struct error *error);
-/* Not needed (the model is resident already): it ends without an event. */
+/* Not needed (the model is resident already): it ends, without an event unless one of it was sent. */
 void generation_discard(struct generation *generation);
 /* As generation_fail(), and it is not listed: its request has ended with the error. */
 void generation_abort(struct generation *generation, const struct error *error);
@@ -328,7 +343,8 @@ void generation_changed(struct generation *generation);
  * (NULL: none). STREAMER_ENOMEM, and the charge stays the caller's. */
 int generation_add_name(struct generation *generation, const char *name, const char *source,
                         const struct caller *caller, uid_t owner, struct quota_charge *charge);
-/* Removes a name. Without its last one the generation drains, or ends if it had failed. */
+/* Removes a name that it has, for the reason that generation->end has. Without its last one the generation drains, or
+ * ends if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);
 
 /* References of work that may touch its memory. One that was dropped is freed after the last put. */

@@ -267,8 +267,8 @@ bool server_release(struct server *server, bool abort)
         list_each_item_safe (struct process, process, &server->leases.processes, link)
                 process_exited(process);
         list_each_item_safe (struct generation, g, &server->resident->generations, link)
-                if (g->state != GENERATION_LOADING && !list_empty(&g->names))
-                        generation_drop_name(g, generation_name(g));
+                if (g->state != GENERATION_LOADING)
+                        generation_drop_all(g);
         return true;
 }
 

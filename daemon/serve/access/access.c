@@ -34,17 +34,24 @@ static struct quota_limits limits_of(const struct server *server, uid_t uid, con
                   (unsigned)(owner), (unsigned)conn->caller.uid, role_name(grant->role), grant->text)
 #define OTHER_NAME "; choose another name (--name)"
 
+/* A model of another source serves or loads under the name. */
+static bool has_other_source(struct resident *resident, const char *name, const char *canonical)
+{
+        list_each_item (const struct model_name, known, resident_bucket(resident, name), by_name)
+                if (strcmp(known->text, name) == 0 && known->generation->state != GENERATION_FAILED &&
+                    !source_same(model_name_source(known), canonical))
+                        return true;
+        return false;
+}
+
 /* Clients attach by name: another user's source under it would give them a model that they did not ask for. */
 static int check_name(const struct server *server, const struct conn *conn, const struct role_grant *grant,
                       const char *canonical, const char *name, struct error *error)
 {
-        list_each_item (const struct generation, g, &server->resident->generations, link) {
-                const struct model_name *known = generation_find_name(g, name);
-                if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
-                    !source_same(model_name_source(known), canonical))
-                        return REFUSE(name, "load", "uid %u loaded another source under this name", known->owner,
-                                      OTHER_NAME);
-        }
+        uid_t owner;
+        if (resident_name_owner(server->resident, name, &owner) && owner != conn->caller.uid &&
+            has_other_source(server->resident, name, canonical))
+                return REFUSE(name, "load", "uid %u loaded another source under this name", owner, OTHER_NAME);
         const struct desired_model *desired = desired_find(&server->desired, name);
         if (desired != NULL && desired->spec.owner != conn->caller.uid && !source_same(desired->spec.source, canonical))
                 return REFUSE(name, "load", "another source is to be loaded under this name for uid %u",
@@ -55,11 +62,9 @@ static int check_name(const struct server *server, const struct conn *conn, cons
 static int check_retention(const struct server *server, const struct conn *conn, const struct role_grant *grant,
                            const struct load_request *request, struct error *error)
 {
-        const struct generation *g = resident_named(server->resident, request->name);
-        if (g == NULL || g->state == GENERATION_FAILED)
-                return 0;
-        uid_t owner = generation_find_name(g, request->name)->owner;
-        if (retention_allowed(&request->retention, owner, conn->caller.uid, request->admin))
+        uid_t owner;
+        if (!resident_name_owner(server->resident, request->name, &owner) ||
+            retention_allowed(&request->retention, owner, conn->caller.uid, request->admin))
                 return 0;
         return REFUSE(request->name, "load",
                       "uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an admin",
@@ -85,13 +90,9 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
 int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error)
 {
         const struct role_grant granted = access_grant(server, conn), *grant = &granted;
-        const struct generation *g = resident_named(server->resident, name);
         const struct desired_model *desired = desired_find(&server->desired, name);
-        uid_t owner = conn->caller.uid;
-        if (g != NULL && g->state != GENERATION_FAILED)
-                owner = generation_find_name(g, name)->owner;
-        else if (desired != NULL)
-                owner = desired->spec.owner;
+        uid_t owner = desired != NULL ? desired->spec.owner : conn->caller.uid;
+        resident_name_owner(server->resident, name, &owner);
         if (owner == conn->caller.uid || grant->role >= ROLE_ADMIN)
                 return 0;
         return REFUSE(name, "publish", "the name belongs to uid %u", owner, "");
@@ -143,17 +144,23 @@ static bool changes_settings(enum verb verb)
         return verb == VERB_set_priority || verb == VERB_keep_alive || verb == VERB_pin || verb == VERB_unpin;
 }
 
-/* Unloading removes a name. A failure counts only if nothing else has the name. */
-static bool is_anothers(const struct server *server, const struct generation *g, enum verb verb, const char *model,
-                        uid_t uid, uid_t *owner)
+/* Another user's, whose model the verb would change: a name of it that is removed, or a generation. A failure counts
+ * only if nothing else has the name. */
+static bool is_anothers(const struct server *server, enum verb verb, const char *model, uid_t uid, uid_t *owner)
 {
-        const struct model_name *name = generation_find_name(g, model);
-        if (changes_settings(verb) ? !generation_matches_name(g, model) : name == NULL)
-                return false;
-        if (g->state == GENERATION_FAILED && g != resident_named(server->resident, model))
-                return false;
-        *owner = verb == VERB_unload ? name->owner : generation_owner(g);
-        return *owner != uid;
+        if (verb == VERB_unload)
+                return resident_removal_owner(server->resident, model, owner) && *owner != uid;
+        const struct generation *named = resident_named(server->resident, model);
+        list_each_item (const struct generation, g, &server->resident->generations, link) {
+                bool affected =
+                        changes_settings(verb) ? generation_matches_name(g, model) : generation_has_name(g, model);
+                if (!affected || (g->state == GENERATION_FAILED && g != named))
+                        continue;
+                *owner = generation_owner(g);
+                if (*owner != uid)
+                        return true;
+        }
+        return false;
 }
 
 /* Begins a load, a publication or a lease. */
@@ -179,11 +186,9 @@ int access_check(const struct server *server, const struct conn *conn, const str
         const struct load *load = cancels ? loads_find(server->loads, model) : NULL;
         if (grant->role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
                 return 0;
-        list_each_item (const struct generation, g, &server->resident->generations, link) {
-                uid_t owner;
-                if (is_anothers(server, g, request->verb, model, conn->caller.uid, &owner))
-                        return REFUSE(model, verb, "uid %u loaded it", owner, "");
-        }
+        uid_t owner;
+        if (is_anothers(server, request->verb, model, conn->caller.uid, &owner))
+                return REFUSE(model, verb, "uid %u loaded it", owner, "");
         const struct desired_model *desired = desired_find(&server->desired, model);
         if (desired != NULL && desired->spec.owner != conn->caller.uid)
                 return REFUSE(model, verb, "it is to be loaded for uid %u", desired->spec.owner, "");

@@ -169,6 +169,19 @@ TEST(sigterm_notifies_clients_and_removes_the_socket)
         ck_assert_int_ne(access(d.socket, F_OK), 0);
 }
 
+/* Each name is removed at once, not one in each turn of the loop. */
+TEST(sigterm_with_many_names_of_one_model_ends_in_time)
+{
+        enum { NAMES = 1000 };
+        streamer_client *c = client_open(&d);
+        for (unsigned i = 0; i < NAMES; i++)
+                client_load(c, suite_path("own/m.safetensors"), format_text("name-%u", i));
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        const char *log = file_read(d.log, NULL);
+        ck_assert_msg(strstr(log, "ending without") == NULL, "%s", log);
+}
+
 FIXTURE();
 
 TEST(of_several_daemons_started_at_once_one_serves)

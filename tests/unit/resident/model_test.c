@@ -100,6 +100,77 @@ TEST(a_load_without_names_drains_when_ready)
         core_until(list_empty(&resident.generations));
 }
 
+/* The names that were removed, in order; "-": one that was the last. */
+static char removals[200];
+
+static void note_removal(struct resident *r, struct generation *g, const char *removed)
+{
+        bool last = removed == NULL && g->state == GENERATION_UNLOADED;
+        if (removed != NULL || last)
+                format_append(removals, sizeof(removals), "%s%s ", last ? "-" : "", removed ?: generation_name(g));
+}
+
+static struct generation *with_three_names(void)
+{
+        struct generation *g = loading("a");
+        generation_add_name(g, "b", g->source, NULL, 0, NULL);
+        generation_add_name(g, "c", g->source, NULL, 0, NULL);
+        removals[0] = '\0';
+        resident.changed = note_removal;
+        return g;
+}
+
+static void expire(struct generation *g)
+{
+        g->settings.keep_alive_ns = 1;
+        g->last_used_ns = 1;
+        resident_expire(&resident, now_ns());
+}
+
+static void evict(struct generation *g)
+{
+        model_set_drop_ranks(g, GENERATION_READY, END_EVICTED, "for a test");
+}
+
+static void replace(struct generation *g)
+{
+        struct generation *newer = loading("a");
+        generation_add_name(newer, "b", newer->source, NULL, 0, NULL);
+        generation_add_name(newer, "c", newer->source, NULL, 0, NULL);
+        ready(newer);
+}
+
+static void (*const ends[])(struct generation *) = {expire, evict, replace, generation_drop_all};
+
+TEST(each_name_of_a_model_that_ends_is_reported_once, EACH(ends))
+{
+        ends[_i](ready(with_three_names()));
+        core_until(strstr(removals, "-") != NULL);
+        ck_assert_str_eq(removals, "a b -c ");
+}
+
+/* It had been seen to load. */
+TEST(each_name_of_a_failure_that_is_not_listed_is_reported_once, .to = 2)
+{
+        const struct error error = {.code = STREAMER_EFAILED, .text = "refused"};
+        struct generation *g = with_three_names();
+        if (_i)
+                generation_changed(g);
+        generation_abort(g, &error);
+        generation_put(g);
+        core_until(strstr(removals, "-") != NULL);
+        ck_assert_str_eq(removals, "a b -c ");
+}
+
+TEST(a_load_that_no_client_has_seen_ends_without_a_report)
+{
+        struct generation *g = with_three_names();
+        generation_discard(g);
+        generation_put(g);
+        core_until(list_empty(&resident.generations));
+        ck_assert_str_eq(removals, "");
+}
+
 TEST(a_failure_replaces_the_one_before_it)
 {
         failed(loading("m"), "first");
