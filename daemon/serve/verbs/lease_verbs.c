@@ -6,8 +6,8 @@
  * the daemon, was lost:
  *
  *   of this run          the lease is found by its token, and moves to the new connection
- *   of an earlier run    the same, if its process's pidfd was restored; else the snapshot has the token, and
- *                        the lease is made from it
+ *   of an earlier run    the same, if its process was found; of another PID namespace, it may not be: then the snapshot
+ *                        has the token, and the lease is made from it
  *
  * Only the process that got the token may use it. A lease that has ended, or whose model has changed, is "lost".
  */
@@ -57,11 +57,13 @@ static size_t list_devices(struct resident *resident, const struct req_attach *r
         return n;
 }
 
-/* Any model that is ready: of one that loads the digest is not known. */
-static int by_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
+/* Any model that is ready, of those that the caller may attach to: of one that loads the digest is not known. */
+static int by_digest(const struct session *session, const struct req_attach *req, struct generation **out,
                      struct error *error)
 {
+        struct resident *resident = session->server->resident;
         const struct device *device = NULL;
+        int denied = 0;
         if (req->digest == NULL)
                 return error_set(error, STREAMER_EINVAL, "attach: a model or a digest is required");
         if (req->device != NULL && (device = resident_device(resident, req->device, error)) == NULL)
@@ -70,20 +72,26 @@ static int by_digest(struct resident *resident, const struct req_attach *req, st
                 if (g->state == GENERATION_READY && (device == NULL || g->device == device) &&
                     (req->generation == 0 || g->number == req->generation) && digest_is(g, req->digest)) {
                         *out = g;
-                        return 0;
+                        int r = access_check_published(session->server, session->conn, g, error);
+                        if (r == 0)
+                                return 0;
+                        denied = r;
                 }
+        if (denied < 0)
+                return denied;
         return error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
 }
 
 /* 0 with *out; DEFERRED_WAITS: to be repeated after a change; or an error. */
-static int attach_select(struct resident *resident, const struct req_attach *req, struct generation **out,
+static int attach_select(const struct session *session, const struct req_attach *req, struct generation **out,
                          struct error *error)
 {
+        struct resident *resident = session->server->resident;
         const struct device *device = NULL;
         bool exists = req->device == NULL, known = req->generation == 0;
         char names[400];
         if (req->model == NULL)
-                return by_digest(resident, req, out, error);
+                return by_digest(session, req, out, error);
         size_t n = list_devices(resident, req, &device, names, sizeof(names));
         if (req->device == NULL && n > 1)
                 return error_set(error, STREAMER_EINVAL, "%s: is on several devices, one must be named: %s", req->model,
@@ -253,7 +261,7 @@ static int try_attach(struct session *session, const struct request *request, co
 {
         const struct req_attach *req = &request->u.attach;
         struct generation *g = NULL;
-        int r = attach_select(session->server->resident, req, &g, error);
+        int r = attach_select(session, req, &g, error);
         if (r < 0 && is_desired(session->server, req))
                 return DEFERRED_WAITS;
         if (r != 0)

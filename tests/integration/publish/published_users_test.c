@@ -66,6 +66,20 @@ static int attach_it(void)
         return expect_error(c, r);
 }
 
+/* The digest of the model that was published first. */
+static char digest[33];
+
+static int attach_by_digest(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        const streamer_attach_opts by = {.struct_size = sizeof(by), .digest = digest};
+        streamer_lease *lease;
+        int r = streamer_attach(c, NULL, &by, &lease);
+        if (r == 0)
+                streamer_detach(lease);
+        return expect_error(c, r);
+}
+
 static int find_it(void)
 {
         streamer_client *c = client_open(&test_daemon);
@@ -96,6 +110,21 @@ TEST(only_the_publisher_and_root_attach)
         ck_assert_int_eq(do_as(OTHER, attach_it, "uid 60102 published it"), STREAMER_EPERM);
         ck_assert_int_eq(do_as(VIEWER, attach_it, "publish.across_uids"), STREAMER_EPERM);
         ck_assert_int_eq(do_as(VIEWER, find_it, "hit"), 0);
+        forget();
+}
+
+/* The same bytes have one digest, whoever has published them. */
+TEST(an_attach_by_digest_finds_the_model_that_the_user_may_attach_to)
+{
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
+        streamer_client *c = client_open(&test_daemon);
+        snprintf(digest, sizeof(digest), "%s", json_text(client_show(c, "tiny"), "digest"));
+        ck_assert_int_eq(do_as(OTHER, attach_by_digest, "uid 60102 published it"), STREAMER_EPERM);
+        opts.name = "another";
+        ck_assert_int_eq(do_as(OTHER, publish_it, NULL), 0);
+        ck_assert_str_eq(json_text(client_show(c, "another"), "digest"), digest);
+        ck_assert_int_eq(do_as(OTHER, attach_by_digest, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, attach_by_digest, NULL), 0);
         forget();
 }
 
