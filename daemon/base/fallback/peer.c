@@ -134,12 +134,18 @@ ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred)
 
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
 {
-        struct pid_stat stat;
         int given = -1;
         socklen_t len = sizeof(given);
         *began = 0;
         if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &given, &len) == 0)
                 return given;
+        return pidfd_of_process(pid, since, began);
+}
+
+int pidfd_of_process(pid_t pid, uint64_t since, uint64_t *began)
+{
+        struct pid_stat stat;
+        *began = 0;
         if (pid <= 0) {
                 errno = ESRCH;
                 return -1;

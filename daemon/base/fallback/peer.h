@@ -33,6 +33,9 @@ ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred);
  * that process has ended, or is in another namespace. */
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began);
 
+/* The same of a process that is known by its number and existed at `since`. */
+int pidfd_of_process(pid_t pid, uint64_t since, uint64_t *began);
+
 /* Do both denote one process? False also where the kernel does not say (before 6.9). */
 bool pidfd_same(int a, int b);
 

@@ -4,7 +4,9 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <systemd/sd-bus.h>
@@ -17,22 +19,30 @@ bool notify_manager(void)
         return getenv("NOTIFY_SOCKET") != NULL;
 }
 
-/* The protocol of sd_notify(3) on a non-blocking socket: libsystemd's call blocks while the manager does not read, and
- * these calls come from the loop. What cannot be sent is dropped; the manager has timeouts of its own. False: not sent.
- */
-bool notify_state(const char *text)
+/* The protocol of sd_notify(3) on a socket that never blocks: libsystemd's calls block while the manager does not read.
+ * Connected, so that poll() waits for space in the manager's queue. A negative errno: -ENOTCONN without a manager. */
+static int connect_manager(void)
 {
         const char *path = getenv("NOTIFY_SOCKET");
         size_t path_len = path != NULL ? strlen(path) : 0;
         struct sockaddr_un address = {.sun_family = AF_UNIX};
         if (path_len < 2 || path_len >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@'))
-                return false;
+                return -ENOTCONN;
         memcpy(address.sun_path, path, path_len);
         if (path[0] == '@') /* the abstract namespace */
                 address.sun_path[0] = '\0';
         socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_len);
         cleanup_close int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        return fd >= 0 && sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&address, len) >= 0;
+        if (fd < 0 || connect(fd, (const struct sockaddr *)&address, len) < 0)
+                return -errno;
+        return take_fd(&fd);
+}
+
+/* What cannot be sent is dropped, since these calls come from the loop; the manager has timeouts of its own. */
+bool notify_state(const char *text)
+{
+        cleanup_close int fd = connect_manager();
+        return fd >= 0 && send(fd, text, strlen(text), MSG_NOSIGNAL) >= 0;
 }
 
 bool notify_ready(void)
@@ -102,13 +112,61 @@ uint64_t fdstore_max(void)
 
 /* ---- its messages ---- */
 
-/* Both return 1 when the message was sent, 0 without a service manager. */
-static int sent(int r)
+/* Time that is waited before the limit is read again, which another thread may lower. */
+#define SLICE_NS UINT64_C(50000000)
+
+static uint64_t left(const struct fdstore_limit *limit)
 {
-        return r > 0 ? 0 : r == 0 ? -ENOTCONN : r;
+        uint64_t now = now_ns(), end = load_relaxed(limit->end_ns);
+        if (limit->until_ns < end)
+                end = limit->until_ns;
+        return end > now ? end - now : 0;
 }
 
-int fdstore_add(const char *name, int fd)
+/* 0 once the descriptor is ready; -ETIMEDOUT. */
+static int wait_for(int fd, short events, const struct fdstore_limit *limit)
+{
+        struct pollfd one = {.fd = fd, .events = events};
+        for (;;) {
+                uint64_t ns = left(limit);
+                const struct timespec slice = {.tv_nsec = (long)(ns < SLICE_NS ? ns : SLICE_NS)};
+                int n = ppoll(&one, 1, &slice, NULL);
+                if (n > 0)
+                        return 0;
+                if (n < 0 && errno != EINTR)
+                        return -errno;
+                if (ns == 0)
+                        return -ETIMEDOUT;
+        }
+}
+
+/* With a descriptor, or -1. */
+static int send_within(const char *text, int passed, const struct fdstore_limit *limit)
+{
+        union {
+                struct cmsghdr header;
+                char bytes[CMSG_SPACE(sizeof(int))];
+        } control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))}};
+        struct iovec part = {(void *)(uintptr_t)text, strlen(text)};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        cleanup_close int fd = connect_manager();
+        if (fd < 0)
+                return fd;
+        if (passed >= 0) {
+                memcpy(CMSG_DATA(&control.header), &passed, sizeof(passed));
+                message.msg_control = &control;
+                message.msg_controllen = sizeof(control.bytes);
+        }
+        for (;;) {
+                if (sendmsg(fd, &message, MSG_NOSIGNAL) >= 0)
+                        return 0;
+                int r = errno == EINTR ? 0 : errno == EAGAIN ? wait_for(fd, POLLOUT, limit) : -errno;
+                if (r < 0)
+                        return r;
+        }
+}
+
+int fdstore_add(const char *name, int fd, const struct fdstore_limit *limit)
 {
         char text[64];
         if (strlen(name) >= FDSTORE_NAME_MAX)
@@ -116,19 +174,27 @@ int fdstore_add(const char *name, int fd)
         /* FDPOLL=0: the manager drops a descriptor that hangs up, as the pidfd of a process that was
          * reaped does; that one is ours to remove. */
         snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-        return sent(sd_pid_notify_with_fds(0, 0, text, &fd, 1));
+        return send_within(text, fd, limit);
 }
 
-int fdstore_remove(const char *name)
+int fdstore_remove(const char *name, const struct fdstore_limit *limit)
 {
         char text[300]; /* a stored name may be longer than ours */
         snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-        return sent(sd_notify(0, text));
+        return send_within(text, -1, limit);
 }
 
-int fdstore_sync(uint64_t timeout_ns)
+/* The manager closes the descriptor that comes with a barrier when it reads it. */
+int fdstore_sync(const struct fdstore_limit *limit)
 {
-        return sent(sd_notify_barrier(0, timeout_ns / 1000));
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC) < 0)
+                return -errno;
+        int r = send_within("BARRIER=1", ends[1], limit);
+        close(ends[1]);
+        r = r < 0 ? r : wait_for(ends[0], 0, limit);
+        close(ends[0]);
+        return r;
 }
 
 /* ---- what was passed ---- */

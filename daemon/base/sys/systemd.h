@@ -27,7 +27,7 @@ uint64_t notify_watchdog_ns(void);
  * `systemctl restart` and after a crash.
  *
  * The store is limited (FileDescriptorStoreMax=), and what exceeds it is dropped silently, so callers count. All calls
- * but the first wait for the manager and belong on a worker.
+ * but the first wait for a manager that does not read, up to a limit, and belong on a worker.
  *
  * All names reach the next run in one variable of its environment ($LISTEN_FDNAMES), which the kernel limits to 128 KiB
  * (MAX_ARG_STRLEN); with a longer one no run could be started. So names are short and their number is limited. */
@@ -42,13 +42,19 @@ uint64_t fdstore_max(void);
 /* A service manager has started this process that may have a store for it. */
 bool fdstore_possible(void);
 
-/* 0 or a negative errno. Descriptors are borrowed. One name, one descriptor: the order within a name
- * is lost. -ENAMETOOLONG: see FDSTORE_NAME_MAX. */
-int fdstore_add(const char *name, int fd);
-int fdstore_remove(const char *name); /* all of that name */
+/* How long calls may take together. */
+struct fdstore_limit {
+        uint64_t until_ns;      /* of now_ns() */
+        const uint64_t *end_ns; /* the same, atomic: another thread may lower it meanwhile */
+};
+
+/* 0 or a negative errno: -ETIMEDOUT where the manager does not read. Descriptors are borrowed. One name, one
+ * descriptor: the order within a name is lost. -ENAMETOOLONG: see FDSTORE_NAME_MAX. */
+int fdstore_add(const char *name, int fd, const struct fdstore_limit *limit);
+int fdstore_remove(const char *name, const struct fdstore_limit *limit); /* all of that name */
 
 /* Waits until the manager has read everything that was sent before. 0 or a negative errno. */
-int fdstore_sync(uint64_t timeout_ns);
+int fdstore_sync(const struct fdstore_limit *limit);
 
 /* ---- what was passed ---- */
 

@@ -9,6 +9,8 @@
 
 /* ---- facts ---- */
 
+const char facts_no_memory[] = "memory";
+
 /* Writes the key; or finds the value, NULL where there is none of this type. */
 static const msgpack_object *begin(struct facts *f, const char *key, msgpack_object_type type)
 {
@@ -63,7 +65,7 @@ void fact_text(struct facts *f, const char *key, char **value, size_t min, size_
         size_t size = o != NULL ? o->via.str.size : 0;
         if (check(f, key, o != NULL && size >= min && (max == 0 || size <= max)) && size > 0 &&
             check(f, key, memchr(o->via.str.ptr, '\0', size) == NULL))
-                check(f, key, (*value = strndup(o->via.str.ptr, size)) != NULL);
+                check(f, facts_no_memory, (*value = strndup(o->via.str.ptr, size)) != NULL);
 }
 
 void fact_bytes(struct facts *f, const char *key, void *value, size_t size)
@@ -154,5 +156,6 @@ const char *record_open(const void *file, size_t size, const char magic[RECORD_M
         if (memcmp(sum, foot.checksum, sizeof(sum)) != 0)
                 return "wrong checksum";
         *first_size = foot.first_size;
-        return message_decode(map, bytes + foot.first_size, foot.map_size) == 0 ? NULL : "it cannot be read";
+        int r = message_decode(map, bytes + foot.first_size, foot.map_size);
+        return r == 0 ? NULL : r == STREAMER_ENOMEM ? facts_no_memory : "it cannot be read";
 }

@@ -18,6 +18,9 @@
 #define FACT_DEVICE_MAX (sizeof(((struct device *)0)->uuid) - 1) /* bytes that identify a device */
 #define FACT_ID_MAX (UINT32_MAX - 1) /* (uid_t)-1 is no user: setresuid() and the like would change nothing */
 
+/* In place of a key: there was no memory for the value. */
+extern const char facts_no_memory[];
+
 struct facts {
         struct writer *w;           /* NULL: they are read */
         const msgpack_object *from; /* the map that is read, or an element of a list */
@@ -55,6 +58,6 @@ struct record_foot record_foot(const void *first, size_t first_size, const void 
 int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, const char magic[RECORD_MAGIC]);
 /* A file has this magic, whatever else it has. */
 bool record_is(const void *file, size_t size, const char magic[RECORD_MAGIC]);
-/* A file's map, and the size of what is before it. NULL, or what is wrong with the file. */
+/* A file's map, and the size of what is before it. NULL, or what is wrong with the file; facts_no_memory. */
 const char *record_open(const void *file, size_t size, const char magic[RECORD_MAGIC], size_t *first_size,
                         struct message *map);

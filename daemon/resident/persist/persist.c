@@ -17,8 +17,13 @@
 #include <fcntl.h>
 
 #define NAME_SIZE 32
-#define JOBS_MAX 4096
-#define SYNC_NS (UINT64_C(5) * 1000000000)
+/* How long a manager that has read all so far is waited for, and one that has not: a message, or those of a model. */
+#define ANSWER_NS (UINT64_C(5) * 1000000000)
+#define HUNG_NS (UINT64_C(100) * 1000000)
+/* All that is sent before the loop runs. */
+#define START_NS (UINT64_C(500) * 1000000)
+/* Messages about processes in one piece of work. */
+#define BATCH_MAX 256
 /* The snapshots, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
@@ -269,22 +274,44 @@ static void persisted_end(struct persisted *persisted)
                 generation_reap(generation);
 }
 
+/* ---- the thread's messages ---- */
+
+static struct fdstore_limit limit_of(const struct persist *persist)
+{
+        uint64_t ns = persist->hangs ? HUNG_NS : ANSWER_NS;
+        return (struct fdstore_limit){.until_ns = now_ns() + ns, .end_ns = &persist->end_ns};
+}
+
+struct fdstore_limit persist_limit_start(struct persist *persist)
+{
+        return (struct fdstore_limit){.until_ns = now_ns() + START_NS, .end_ns = &persist->end_ns};
+}
+
+/* The first error of a piece of work. */
+static void note_answer(struct persist *persist, int r)
+{
+        if (r < 0 && !persist->hangs)
+                log_warn("fd store: the service manager does not answer: %s", strerrordesc_np(-r));
+        persist->hangs = r < 0;
+}
+
 /* Stores, or (fd -1) removes part 0 of a model, its commit record, or one of its segments, from 1 on. */
-static int send_part(const struct persisted *persisted, unsigned part, int fd)
+static int send_part(const struct persisted *persisted, unsigned part, int fd, const struct fdstore_limit *limit)
 {
         char name[NAME_SIZE];
         if (part == 0)
                 snprintf(name, sizeof(name), PERSIST_PREFIX "m%" PRIu64 ".r", persisted->id);
         else
                 snprintf(name, sizeof(name), PERSIST_PREFIX "m%" PRIu64 ".%u", persisted->id, part - 1);
-        return fd >= 0 ? fdstore_add(name, fd) : fdstore_remove(name);
+        return fd >= 0 ? fdstore_add(name, fd, limit) : fdstore_remove(name, limit);
 }
 
 /* The barrier after a model's messages, of which the first error is `r`. */
-static void end_messages(struct persisted *persisted, int r)
+static void end_messages(struct persisted *persisted, int r, const struct fdstore_limit *limit)
 {
         if (r == 0)
-                r = fdstore_sync(SYNC_NS);
+                r = fdstore_sync(limit);
+        note_answer(persisted->persist, r);
         if (r < 0)
                 error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
 }
@@ -292,10 +319,11 @@ static void end_messages(struct persisted *persisted, int r)
 static void remove_run(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
+        const struct fdstore_limit limit = limit_of(persisted->persist);
         int r = 0;
         for (unsigned part = 0; r == 0 && part < persisted->n_fds; part++)
-                r = send_part(persisted, part, -1);
-        end_messages(persisted, r);
+                r = send_part(persisted, part, -1, &limit);
+        end_messages(persisted, r, &limit);
 }
 
 static void remove_done(struct work *work)
@@ -352,9 +380,10 @@ static void store_run(struct work *work)
         int r = 0;
         if (commit_record_write(&persisted->details, &persisted->generation->manifest, &fd, &persisted->error) < 0)
                 return;
+        const struct fdstore_limit limit = limit_of(persisted->persist);
         for (unsigned part = 1; r == 0 && part < persisted->n_fds; part++)
-                r = send_part(persisted, part, persisted->generation->segments[part - 1].fd);
-        end_messages(persisted, r ?: send_part(persisted, 0, fd));
+                r = send_part(persisted, part, persisted->generation->segments[part - 1].fd, &limit);
+        end_messages(persisted, r ?: send_part(persisted, 0, fd, &limit), &limit);
 }
 
 static void store_done(struct work *work)
@@ -434,49 +463,51 @@ void persist_changed(struct persist *persist)
 
 /* ---- processes ---- */
 
-/* One message: a pidfd to store, or (-1) one to remove. */
 struct job {
-        struct work work;
-        struct persist *persist;
         uint64_t id;
-        int fd;
+        int fd; /* a pidfd to store; -1: it is removed */
 };
 
-int persist_send_process(uint64_t id, int fd)
+/* One is in flight, so a manager that does not read holds up no more than this, and the store's capacity limits the
+ * processes that wait to be removed. */
+struct batch {
+        struct work work;
+        struct persist *persist;
+        struct job jobs[BATCH_MAX];
+        size_t n;
+};
+
+int persist_send_process(uint64_t id, int fd, const struct fdstore_limit *limit)
 {
         char name[NAME_SIZE];
         snprintf(name, sizeof(name), PERSIST_PREFIX "p%" PRIu64, id);
-        return fd >= 0 ? fdstore_add(name, fd) : fdstore_remove(name);
+        return fd >= 0 ? fdstore_add(name, fd, limit) : fdstore_remove(name, limit);
 }
 
-static void job_run(struct work *work)
+static void batch_run(struct work *work)
 {
-        struct job *job = container_of(work, struct job, work);
-        int r = persist_send_process(job->id, job->fd);
-        if (r < 0)
-                log_debug("process %" PRIu64 " of the fd store: %s", job->id, strerrordesc_np(-r));
+        struct batch *batch = container_of(work, struct batch, work);
+        const struct fdstore_limit limit = limit_of(batch->persist);
+        int r = 0;
+        for (size_t i = 0; i < batch->n && r == 0; i++)
+                r = persist_send_process(batch->jobs[i].id, batch->jobs[i].fd, &limit);
+        note_answer(batch->persist, r);
 }
 
-static void job_done(struct work *work)
-{
-        struct job *job = container_of(work, struct job, work);
-        job->persist->jobs--;
-        close_p(&job->fd);
-        free(job);
-}
+static void send_batch(struct persist *persist);
 
-/* Takes over fd. */
-static bool submit(struct persist *persist, uint64_t id, int fd)
+static void batch_done(struct work *work)
 {
-        struct job *job = calloc(1, sizeof(*job));
-        if (job == NULL) {
-                close_p(&fd);
-                return false;
+        struct batch *batch = container_of(work, struct batch, work);
+        struct persist *persist = batch->persist;
+        for (size_t i = 0; i < batch->n; i++) {
+                if (batch->jobs[i].fd < 0)
+                        persist->used--;
+                close_p(&batch->jobs[i].fd);
         }
-        *job = (struct job){.persist = persist, .id = id, .fd = fd};
-        persist->jobs++;
-        work_submit(persist->thread, WORK_LANE_CPU, &job->work, job_run, job_done);
-        return true;
+        persist->batch = NULL;
+        free(batch);
+        send_batch(persist);
 }
 
 /* Its leases are in the snapshot. */
@@ -488,32 +519,78 @@ static bool holds_stored(const struct process *process)
         return false;
 }
 
-static void store_process(struct persist *persist, struct process *process)
+/* False: it is to be tried again. */
+static bool store_process(struct persist *persist, struct batch *batch, struct process *process)
 {
+        if (process->stored || process->exited || process->pidfd < 0 || !holds_stored(process))
+                return true;
         bool full = persist->used >= persist->max;
         if (full && !persist->full_logged)
                 log_warn("fd store: full: further processes do not survive a restart (FileDescriptorStoreMax=)");
         persist->full_logged |= full;
-        if (full || persist->jobs >= JOBS_MAX) {
-                persist->due |= DUE_PROCESSES; /* tried again */
-                return;
-        }
-        int fd = fcntl(process->pidfd, F_DUPFD_CLOEXEC, 3);
-        if (fd < 0 || !submit(persist, process->persisted_id, fd))
-                return;
+        int fd = full || batch->n == BATCH_MAX ? -1 : fcntl(process->pidfd, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0)
+                return false;
+        batch->jobs[batch->n++] = (struct job){process->persisted_id, fd};
         process->stored = true;
         persist->used++;
+        return true;
 }
 
+/* Removals first: they make room. */
+static void send_batch(struct persist *persist)
+{
+        if (!is_on(persist) || !(persist->due & DUE_PROCESSES) || persist->batch != NULL)
+                return;
+        struct batch *batch = calloc(1, sizeof(*batch));
+        if (batch == NULL)
+                return; /* tried again at the next tick */
+        batch->persist = persist;
+        while (persist->n_exited > 0 && batch->n < BATCH_MAX)
+                batch->jobs[batch->n++] = (struct job){persist->exited[--persist->n_exited], -1};
+        bool all = persist->n_exited == 0;
+        list_each_item (struct process, process, &persist->leases->processes, link)
+                all = store_process(persist, batch, process) && all;
+        if (all)
+                done(persist, DUE_PROCESSES);
+        if (batch->n == 0) {
+                free(batch);
+                return;
+        }
+        persist->batch = batch;
+        work_submit(persist->thread, WORK_LANE_CPU, &batch->work, batch_run, batch_done);
+}
+
+/* Without memory its descriptor stays in the store until the next run. */
 static void process_freed(struct persist *persist, struct process *process)
 {
         if (!is_on(persist) || !process->stored)
                 return;
-        persist->used--;
-        submit(persist, process->persisted_id, -1);
+        uint64_t *exited = array_grow(persist->exited, persist->n_exited, sizeof(*exited));
+        if (exited == NULL)
+                return;
+        require(persist->n_exited < persist->used);
+        persist->exited = exited;
+        exited[persist->n_exited++] = process->persisted_id;
+        persist->due |= DUE_PROCESSES;
 }
 
 /* ---- restored leases ---- */
+
+/* It holds its model no longer. */
+static void end_unclaimed(struct persist *persist, size_t i)
+{
+        struct generation *generation = persist_generation(persist, persist->unclaimed[i].model);
+        require(generation != NULL); /* what is held stays in the store */
+        persist->unclaimed[i] = persist->unclaimed[--persist->n_unclaimed];
+        generation_put(generation);
+}
+
+static void end_all_unclaimed(struct persist *persist)
+{
+        while (persist->n_unclaimed > 0)
+                end_unclaimed(persist, persist->n_unclaimed - 1);
+}
 
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
                                     const struct lease_record *record)
@@ -525,7 +602,7 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
                 return NULL;
         lease->since_ns = record->since_ns;
         if (record >= persist->unclaimed && record < persist->unclaimed + persist->n_unclaimed)
-                persist->unclaimed[record - persist->unclaimed] = persist->unclaimed[--persist->n_unclaimed];
+                end_unclaimed(persist, (size_t)(record - persist->unclaimed));
         return lease;
 }
 
@@ -553,7 +630,7 @@ void persist_tick(struct persist *persist, uint64_t now)
                 return;
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
-                persist->n_unclaimed = 0;
+                end_all_unclaimed(persist);
                 persist->due |= DUE_SNAPSHOT;
         }
         if (persist->due & DUE_RETRY)
@@ -563,12 +640,7 @@ void persist_tick(struct persist *persist, uint64_t now)
         if ((persist->due & DUE_ROWS) && persist->file.folder != NULL) /* without a store, or memory */
                 pack_rows(persist);
         save(persist);
-        if (!is_on(persist) || !(persist->due & DUE_PROCESSES))
-                return;
-        done(persist, DUE_PROCESSES);
-        list_each_item (struct process, process, &persist->leases->processes, link)
-                if (!process->stored && !process->exited && process->pidfd >= 0 && holds_stored(process))
-                        store_process(persist, process);
+        send_batch(persist);
 }
 
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
@@ -576,6 +648,7 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
 {
         *persist =
                 (struct persist){.resident = resident, .leases = leases, .memory.fd = -1, .max = max, .frozen = true};
+        persist->end_ns = UINT64_MAX;
         list_init(&persist->models);
         resident->remove_stored = remove_stored;
         leases->persist = persist;
@@ -602,7 +675,7 @@ void persist_start(struct persist *persist, struct work_pool *pool, const char *
                    const struct desired *desired)
 {
         persist->file.pool = pool;
-        persist->file.folder = folder;
+        persist->file.folder = persist->file.unread ? NULL : folder;
         persist->desired_rows = desired_rows;
         persist->desired = desired;
         persist->frozen = false;
@@ -615,6 +688,7 @@ void persist_freeze(struct persist *persist)
         persist->due |= DUE_FILE; /* the newest, also where a run without the store follows */
         persist_tick(persist, now_ns());
         persist->frozen = true;
+        end_all_unclaimed(persist);
         list_each_item (const struct generation, g, &persist->resident->generations, link)
                 settle_names(g);
         list_each_item_safe (struct persisted, persisted, &persist->models, link)
@@ -624,6 +698,7 @@ void persist_freeze(struct persist *persist)
 
 bool persist_stop(struct persist *persist, uint64_t deadline_ns)
 {
+        store_relaxed(&persist->end_ns, now_ns()); /* no message is waited for any more */
         return persist->thread == NULL || work_pool_stop(persist->thread, deadline_ns);
 }
 
@@ -636,4 +711,5 @@ void persist_deinit(struct persist *persist)
         msgpack_sbuffer_destroy(&persist->rows.bytes);
         msgpack_sbuffer_destroy(&persist->pinned.bytes);
         free(persist->unclaimed);
+        free(persist->exited);
 }

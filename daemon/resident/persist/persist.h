@@ -22,8 +22,9 @@
  * A name switches to a newer generation once that one's commit record is stored. Until then the older one stays in the
  * store as the name's fallback, and the row of the name leads to both: the next run takes the newest complete one.
  *
- * Owned by the loop; messages to the manager are sent in order on a thread of their own. Without a store there is the
- * state file alone, and without a folder for that nothing is persisted.
+ * Owned by the loop; messages to the manager are sent in order on a thread of their own. A manager that does not read
+ * them delays the freeing of memory for some seconds once, and little after that, until it reads again. Without a store
+ * there is the state file alone, and without a folder for that nothing is persisted.
  */
 #pragma once
 
@@ -57,12 +58,13 @@ enum persist_due {
         DUE_SNAPSHOT = 2,  /* rows or leases: it is written before anything is sent */
         DUE_RETRY = 4,     /* the snapshot could not be written: it is due again at the next tick */
         DUE_FILE = 8,      /* rows of pinned names: by the tick, unless it is being written */
-        DUE_PROCESSES = 16 /* a process may have to be stored: by the tick */
+        DUE_PROCESSES = 16 /* a process may have to be stored, or removed: by the tick */
 };
 
 /* The state file, which a worker writes. */
 struct state_file {
         const char *folder; /* NULL: none */
+        bool unread;        /* it exists and could not be read: it is not overwritten */
         struct work_pool *pool;
         bool writing;
         msgpack_sbuffer bytes; /* as being written */
@@ -88,13 +90,17 @@ struct persist {
         bool failure_logged;             /* it could not be written */
         struct state_file file;
         struct work_pool *thread;
-        uint64_t max, used;             /* descriptors in the store */
-        struct list models;             /* of struct persisted */
-        bool full_logged;               /* the lack of capacity was logged */
-        uint64_t jobs;                  /* messages about processes in flight */
+        uint64_t end_ns;     /* atomic: no message is waited for longer; UINT64_MAX: the daemon runs */
+        bool hangs;          /* of the thread: the manager has not read the last message in time */
+        uint64_t max, used;  /* descriptors in the store */
+        struct list models;  /* of struct persisted */
+        bool full_logged;    /* the lack of capacity was logged */
+        struct batch *batch; /* messages about processes in flight; NULL: none */
+        uint64_t *exited;    /* ids of processes that are to be removed from the store */
+        size_t n_exited;
         bool frozen;                    /* nothing is persisted yet, or any more */
         uint64_t claim_until_ns;        /* leases of an earlier run may be reclaimed; 0: not any more */
-        struct lease_record *unclaimed; /* those whose process was not restored */
+        struct lease_record *unclaimed; /* of processes that are not known; each holds its model */
         size_t n_unclaimed;
 };
 
@@ -122,7 +128,7 @@ void persist_sync(struct persist *persist);
 /* A few times a second: also writes the state file, and stores processes that hold leases. */
 void persist_tick(struct persist *persist, uint64_t now);
 
-/* A lease of an earlier run whose process was not restored; NULL if none has this token. */
+/* A lease of an earlier run whose process is not known; NULL if none has this token. */
 const struct lease_record *persist_unclaimed(const struct persist *persist, const unsigned char token[LEASE_TOKEN]);
 struct generation *persist_generation(struct persist *persist, uint64_t id); /* NULL: it was not restored */
 
@@ -137,7 +143,9 @@ struct persisted *persisted_new(struct persist *persist, struct generation *gene
 void persisted_stored(struct persisted *persisted);
 void persisted_remove(struct persisted *persisted);
 /* Stores the pidfd of a process, or (-1) removes it. 0 or a negative errno. */
-int persist_send_process(uint64_t id, int fd);
+int persist_send_process(uint64_t id, int fd, const struct fdstore_limit *limit);
+/* Of what is sent before the loop runs, all together. */
+struct fdstore_limit persist_limit_start(struct persist *persist);
 
 /* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: of the snapshots, of a model's
  * segments (sd-m7.0) and commit record (sd-m7.r), and of a process (sd-p7). */

@@ -18,9 +18,11 @@
 #include "daemon/resident/model.h"
 #include "daemon/resident/persist/persist.h"
 
+#include "daemon/base/fallback/peer.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
 
@@ -81,31 +83,54 @@ static void inheritance_deinit(struct inheritance *all)
         free(all->v);
 }
 
+/* Digits alone, and not 0. Returns what follows; NULL: it is no number. */
+static const char *read_id(const char *text, uint64_t *id)
+{
+        char *end;
+        errno = 0;
+        *id = strtoull(text, &end, 10);
+        return text[0] >= '1' && text[0] <= '9' && errno == 0 && *id < UINT64_MAX ? end : NULL;
+}
+
+/* sd-pID, sd-mID.r or sd-mID.SEGMENT. */
+static bool read_name(struct inherited *one, const char *name)
+{
+        uint64_t segment;
+        if (strncmp(name, PERSIST_PREFIX, strlen(PERSIST_PREFIX)) != 0)
+                return false;
+        name += strlen(PERSIST_PREFIX);
+        one->kind = *name == 'p' ? INHERITED_PROCESS : INHERITED_MODEL;
+        const char *rest = *name == 'p' || *name == 'm' ? read_id(name + 1, &one->id) : NULL;
+        if (rest == NULL || one->kind == INHERITED_PROCESS)
+                return rest != NULL && *rest == '\0';
+        if (strcmp(rest, ".r") == 0)
+                return true;
+        if (strcmp(rest, ".0") == 0)
+                segment = 0;
+        else if (*rest != '.' || (rest = read_id(rest + 1, &segment)) == NULL || *rest != '\0')
+                return false;
+        one->part = (unsigned)segment + 1;
+        return segment < GENERATION_SEGMENTS;
+}
+
 /* By its name; its contents are not examined here. False: not a name of ours. */
 static bool add_fd(struct inheritance *all, const char *name, int fd)
 {
         struct inherited one = {.fd = fd};
-        unsigned segment = 0;
-        int process = 0, record = 0, part = 0; /* where the name ends, if it is of this kind */
         if (strcmp(name, PERSIST_SNAPSHOT) == 0) {
                 close_p(&all->memory);
                 all->memory = fd;
                 all->memories++;
                 return true;
         }
-        sscanf(name, PERSIST_PREFIX "p%" SCNu64 "%n", &one.id, &process);
-        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".r%n", &one.id, &record);
-        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".%u%n", &one.id, &segment, &part);
-        if (name[process + record + part] != '\0' || one.id == 0 || (part > 0 && segment >= GENERATION_SEGMENTS))
+        if (!read_name(&one, name))
                 return false;
-        one.kind = process > 0 ? INHERITED_PROCESS : INHERITED_MODEL;
-        one.part = part > 0 ? segment + 1 : 0;
         inheritance_add(all, one);
         return true;
 }
 
 /* Unknown descriptors are closed and removed. */
-static void add_fds(struct inheritance *all, struct listen_fds *listen_fds)
+static void add_fds(struct inheritance *all, struct listen_fds *listen_fds, const struct fdstore_limit *limit)
 {
         const char *name;
         int fd;
@@ -114,7 +139,7 @@ static void add_fds(struct inheritance *all, struct listen_fds *listen_fds)
                         continue;
                 log_warn("fd store: '%s' is nothing of this version's: dropped", name);
                 close(fd);
-                fdstore_remove(name);
+                fdstore_remove(name, limit);
         }
 }
 
@@ -136,7 +161,8 @@ static void add_records(struct inheritance *all, const struct snapshot *snapshot
 /* ---- the snapshot ---- */
 
 /* The store's, which stays the place of the next ones. */
-static void open_memory(struct persist *persist, struct inheritance *all, struct snapshot *snapshot)
+static void open_memory(struct persist *persist, struct inheritance *all, struct snapshot *snapshot,
+                        const struct fdstore_limit *limit)
 {
         struct error error = {0};
         int r = all->memories == 1
@@ -148,13 +174,13 @@ static void open_memory(struct persist *persist, struct inheritance *all, struct
                 return;
         if (all->memories > 0) {
                 log_error("fd store: nothing can be restored: %s", error.text);
-                fdstore_remove(PERSIST_SNAPSHOT);
+                fdstore_remove(PERSIST_SNAPSHOT, limit);
         }
         if (snapshot_memory_new(&persist->memory, &error) < 0) {
                 log_error("fd store: nothing will be persisted: %s", error.text);
                 return;
         }
-        r = fdstore_add(PERSIST_SNAPSHOT, persist->memory.fd);
+        r = fdstore_add(PERSIST_SNAPSHOT, persist->memory.fd, limit);
         if (r < 0)
                 log_error("fd store: the service manager does not answer: %s", strerror(-r));
 }
@@ -299,52 +325,84 @@ static void restore_model(struct persist *persist, struct inherited *e, size_t n
 
 /* ---- processes and their leases ---- */
 
-static void restore_process(struct persist *persist, struct inherited *e, size_t n)
+/* A process without a descriptor in the store, of which this is a lease: the one of its number, if that had begun by
+ * then. NULL: it has exited, or it is not known. */
+static struct process *find_process(struct persist *persist, const struct lease_record *record)
 {
-        struct pollfd pidfd = {.fd = e->fd, .events = POLLIN};
-        bool duplicate = n > 1 && e[1].record == NULL, alive = !duplicate && poll(&pidfd, 1, 0) <= 0;
-        struct process *process = NULL;
-        for (size_t i = 0; i < n && alive; i++) {
-                const struct lease_record *record = e[i].record;
-                struct generation *g = record != NULL ? persist_generation(persist, record->model) : NULL;
-                if (g == NULL)
-                        continue;
-                if (process == NULL)
-                        process = leases_process_consume_fd(persist->leases, (pid_t)record->pid, record->uid,
-                                                            take_fd(&e->fd), 0);
-                struct lease *lease = process != NULL ? persist_lease_restore(persist, process, g, record) : NULL;
-                if (lease == NULL)
-                        continue;
-                lease->claim_until_ns = persist->claim_until_ns;
-                if (g->state == GENERATION_DRAINING)
-                        g->drained_by_ns = record->revoked_ns;
-        }
-        if (process == NULL) {
-                persist_send_process(e->id, -1);
-                return;
-        }
-        process->stored = true;
-        persist->used++;
+        uint64_t began, since_boot = record->since_ns + (read_clock_ns(CLOCK_BOOTTIME) - now_ns());
+        int fd = pidfd_of_process((pid_t)record->pid, since_boot, &began);
+        if (fd < 0 && began == 0)
+                return NULL;
+        return leases_process_consume_fd(persist->leases, (pid_t)record->pid, record->uid, fd, began);
 }
 
-/* Leases whose process has no descriptor: they may still be reclaimed. */
-static void keep_unclaimed(struct persist *persist, const struct inherited *e, size_t n)
+/* A lease of a process in another PID namespace whose descriptor is missing: whether it lives is not known, so it holds
+ * the model until the time to claim it is over. */
+static void keep_unclaimed(struct persist *persist, struct generation *g, const struct lease_record *record)
 {
+        struct lease_record *all = array_grow(persist->unclaimed, persist->n_unclaimed, sizeof(*all));
+        require(all != NULL); /* at the start */
+        persist->unclaimed = all;
+        all[persist->n_unclaimed++] = *record;
+        generation_get(g);
+}
+
+static void restore_lease(struct persist *persist, struct process *process, struct generation *g,
+                          const struct lease_record *record)
+{
+        struct lease *lease = persist_lease_restore(persist, process, g, record);
+        if (lease == NULL)
+                return;
+        lease->claim_until_ns = persist->claim_until_ns;
+        if (g->state == GENERATION_DRAINING)
+                g->drained_by_ns = record->revoked_ns;
+}
+
+/* Its descriptor in the store, or (-1) none that is to be believed. */
+static struct process *restore_leases(struct persist *persist, struct inherited *records, size_t n, int pidfd)
+{
+        cleanup_close int fd = pidfd;
+        struct process *process = NULL;
         for (size_t i = 0; i < n; i++) {
-                const struct lease_record *record = e[i].record;
-                if (persist_generation(persist, record->model) == NULL)
+                const struct lease_record *record = records[i].record;
+                struct generation *g = persist_generation(persist, record->model);
+                if (g == NULL)
                         continue;
-                struct lease_record *all = array_grow(persist->unclaimed, persist->n_unclaimed, sizeof(*all));
-                require(all != NULL); /* at the start */
-                persist->unclaimed = all;
-                all[persist->n_unclaimed++] = *record;
+                if (process == NULL && fd >= 0)
+                        process = leases_process_consume_fd(persist->leases, (pid_t)record->pid, record->uid,
+                                                            take_fd(&fd), 0);
+                else if (process == NULL && record->pid > 0)
+                        process = find_process(persist, record);
+                if (process != NULL)
+                        restore_lease(persist, process, g, record);
+                else if (record->pid == 0)
+                        keep_unclaimed(persist, g, record);
+        }
+        return process;
+}
+
+/* Of two descriptors neither is believed; one that was stored late may be missing. */
+static void restore_process(struct persist *persist, struct inherited *e, size_t n, const struct fdstore_limit *limit)
+{
+        size_t n_fds = 0;
+        while (n_fds < n && e[n_fds].record == NULL)
+                n_fds++;
+        struct pollfd pidfd = {.fd = n_fds == 1 ? e->fd : -1, .events = POLLIN};
+        bool exited = n_fds == 1 && poll(&pidfd, 1, 0) != 0;
+        struct process *process =
+                exited ? NULL : restore_leases(persist, e + n_fds, n - n_fds, n_fds == 1 ? take_fd(&e->fd) : -1);
+        if (process != NULL && n_fds == 1) {
+                process->stored = true;
+                persist->used++;
+        } else if (n_fds > 0) {
+                persist_send_process(e->id, -1, limit);
         }
 }
 
 /* ---- all of it ---- */
 
 /* One model or process after the other. */
-static void restore_all(struct persist *persist, struct inheritance *all)
+static void restore_all(struct persist *persist, struct inheritance *all, const struct fdstore_limit *limit)
 {
         if (all->n > 0)
                 qsort(all->v, all->n, sizeof(*all->v), compare);
@@ -354,28 +412,24 @@ static void restore_all(struct persist *persist, struct inheritance *all)
                         n++;
                 bool is_model = e->kind == INHERITED_MODEL;
                 uint64_t *last = &persist->counters[is_model ? SNAPSHOT_MODEL_IDS : SNAPSHOT_PROCESS_IDS];
-                if (e->record != NULL) {
-                        if (!is_model)
-                                keep_unclaimed(persist, e, n);
-                        continue;
-                }
-                if (*last < e->id)
+                if (e->record == NULL && *last < e->id)
                         *last = e->id;
-                if (is_model)
+                if (!is_model)
+                        restore_process(persist, e, n, limit);
+                else if (e->record == NULL)
                         restore_model(persist, e, n);
-                else
-                        restore_process(persist, e, n);
         }
 }
 
-static void restore_store(struct persist *persist, struct inheritance *all, const struct snapshot *snapshot)
+static void restore_store(struct persist *persist, struct inheritance *all, const struct snapshot *snapshot,
+                          const struct fdstore_limit *limit)
 {
         size_t n_restored = 0, n_dropped = 0;
         memcpy(persist->counters, snapshot->counters, sizeof(persist->counters));
         persist->leases->last_id = snapshot->counters[SNAPSHOT_LEASE_IDS];
         persist->claim_until_ns = now_ns() + CLAIM_NS;
         add_records(all, snapshot);
-        restore_all(persist, all);
+        restore_all(persist, all, limit);
         list_each_item (const struct persisted, persisted, &persist->models, link) {
                 n_restored += persisted->generation != NULL;
                 n_dropped += persisted->generation == NULL;
@@ -394,19 +448,26 @@ void persist_recover(struct persist *persist, struct listen_fds *listen_fds, con
 {
         cleanup_with(inheritance_deinit) struct inheritance all = {.memory = -1};
         cleanup_with(snapshot_deinit) struct snapshot stored = {0};
+        const struct fdstore_limit limit = persist_limit_start(persist);
         uint64_t *last = &persist->resident->last_number;
         struct error error;
         *newest = (struct snapshot){0};
         int r = folder != NULL ? snapshot_load(newest, folder, &error) : STREAMER_ENOENT;
-        if (r < 0 && r != STREAMER_ENOENT)
+        persist->file.unread = r == STREAMER_EOS;
+        if (r == STREAMER_ECORRUPT)
                 log_error("%s; what it alone had is lost (%s)", error.text, folder);
+        else if (r == STREAMER_EOS)
+                log_error("%s; it is left as it is, and no pin is persisted before a restart reads it (%s)", error.text,
+                          folder);
+        else if (r < 0 && r != STREAMER_ENOENT)
+                log_error("%s", error.text);
         if (persist->max > 0) {
-                add_fds(&all, listen_fds);
-                open_memory(persist, &all, &stored);
+                add_fds(&all, listen_fds, &limit);
+                open_memory(persist, &all, &stored, &limit);
         }
         *last = newest->last_number > stored.last_number ? newest->last_number : stored.last_number;
         if (persist->memory.fd >= 0)
-                restore_store(persist, &all, &stored);
+                restore_store(persist, &all, &stored, &limit);
         /* The file may be older, or be that of a run without a store. */
         if (persist->counters[SNAPSHOT_WRITES] < newest->counters[SNAPSHOT_WRITES])
                 persist->counters[SNAPSHOT_WRITES] = newest->counters[SNAPSHOT_WRITES];

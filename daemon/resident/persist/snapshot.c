@@ -109,7 +109,7 @@ static void read_row(struct facts *f, void *list, size_t i)
         struct snapshot *snapshot = list;
         struct name_row *row = name_row_append(&snapshot->rows, &snapshot->n_rows);
         if (row == NULL) {
-                f->wrong = "rows"; /* too many for the memory */
+                f->wrong = facts_no_memory;
                 return;
         }
         row_facts(f, row);
@@ -126,7 +126,7 @@ static const char *unpack_first(struct snapshot *snapshot, const char *first, si
         size -= COUNTERS_SIZE;
         snapshot->leases = malloc(size + 1);
         if (snapshot->leases == NULL)
-                return "leases"; /* too many for the memory */
+                return facts_no_memory;
         memcpy(snapshot->counters, first, COUNTERS_SIZE);
         memcpy(snapshot->leases, first + COUNTERS_SIZE, size);
         snapshot->n_leases = size / sizeof(*snapshot->leases);
@@ -141,6 +141,8 @@ int snapshot_unpack(struct snapshot *snapshot, const void *data, size_t size, st
         *snapshot = (struct snapshot){0};
         bool v1 = record_is(data, size, SNAPSHOT_V1_MAGIC);
         const char *wrong = record_open(data, size, v1 ? SNAPSHOT_V1_MAGIC : SNAPSHOT_MAGIC, &first, &map);
+        if (wrong == facts_no_memory)
+                return error_no_memory(error);
         if (wrong != NULL)
                 return error_set(error, STREAMER_ECORRUPT, "the snapshot is damaged: %s", wrong);
         fact_number(&facts, "last_generation", &snapshot->last_number, 0);
@@ -153,5 +155,7 @@ int snapshot_unpack(struct snapshot *snapshot, const void *data, size_t size, st
         if (wrong == NULL)
                 return 0;
         snapshot_deinit(snapshot);
+        if (wrong == facts_no_memory)
+                return error_no_memory(error);
         return error_set(error, STREAMER_ECORRUPT, "the snapshot is damaged: '%s' is not valid", wrong);
 }

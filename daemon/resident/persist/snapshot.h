@@ -59,7 +59,7 @@ struct snapshot {
 };
 
 void snapshot_deinit(struct snapshot *snapshot); /* accepts a zeroed one */
-/* STREAMER_ECORRUPT where they are truncated, malformed, or of another version. */
+/* STREAMER_ECORRUPT where they are truncated, malformed, or of another version; STREAMER_ENOMEM. */
 int snapshot_unpack(struct snapshot *snapshot, const void *data, size_t size, struct error *error);
 
 /* ---- writing ---- */

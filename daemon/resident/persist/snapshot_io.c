@@ -86,26 +86,42 @@ static int open_folder(const char *folder, struct error *error)
         return fd >= 0 ? fd : error_errno(error, STREAMER_EFAILED, errno, "state: %s", folder);
 }
 
-int snapshot_load(struct snapshot *snapshot, const char *folder, struct error *error)
+/* Something else than a file is as bad as a damaged one. Other failures may be over at the next start. */
+static int open_file(int dir, struct error *error)
+{
+        struct stat st;
+        cleanup_close int fd = openat(dir, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0 && errno == ENOENT)
+                return STREAMER_ENOENT;
+        bool is_file = fd < 0 ? errno != ELOOP && errno != ENXIO : fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+        if (!is_file || (fd >= 0 && st.st_size > (off_t)SNAPSHOT_MAX))
+                return error_set(error, STREAMER_ECORRUPT, "state: not a file, or not of this version");
+        return fd >= 0 ? take_fd(&fd) : error_errno(error, STREAMER_EOS, errno, "state: cannot be opened");
+}
+
+static int read_file(struct snapshot *snapshot, int fd, struct error *error)
 {
         struct text text = {0};
+        struct error why = {0};
+        int r = text_read_fd(&text, fd, SNAPSHOT_MAX, STATE_FILE, &why);
+        if (r < 0)
+                return error_set(error, STREAMER_EOS, "state: cannot be read: %s", why.text);
+        r = snapshot_unpack(snapshot, text.data, text.size, error);
+        text_deinit(&text);
+        return r;
+}
+
+int snapshot_load(struct snapshot *snapshot, const char *folder, struct error *error)
+{
         *snapshot = (struct snapshot){0};
         cleanup_close int dir = open_folder(folder, error);
         if (dir < 0)
                 return error->code;
-        cleanup_close int fd = openat(dir, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        if (fd < 0 && errno == ENOENT)
-                return STREAMER_ENOENT;
-        int r = fd < 0 ? error_errno(error, STREAMER_ECORRUPT, errno, "state: cannot be opened")
-                       : text_read_fd(&text, fd, SNAPSHOT_MAX, STATE_FILE, error);
-        if (r == 0)
-                r = snapshot_unpack(snapshot, text.data, text.size, error);
-        text_deinit(&text);
-        if (r < 0) {
+        cleanup_close int fd = open_file(dir, error);
+        int r = fd < 0 ? fd : read_file(snapshot, fd, error);
+        if (r == STREAMER_ECORRUPT)
                 renameat(dir, STATE_FILE, dir, STATE_FILE ".damaged"); /* set aside for an inspection */
-                error->code = STREAMER_ECORRUPT;
-        }
-        return r < 0 ? STREAMER_ECORRUPT : 0;
+        return r == STREAMER_ENOMEM ? STREAMER_EOS : r;
 }
 
 int snapshot_save(const char *folder, const void *data, size_t size, struct error *error)

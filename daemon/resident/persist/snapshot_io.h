@@ -31,6 +31,8 @@ int snapshot_memory_write(struct snapshot_memory *memory, const void *data, size
 
 /* ---- the file ---- */
 
-/* Both may block. STREAMER_ENOENT where there is none; STREAMER_ECORRUPT where it was invalid and set aside. */
+/* Both may block. STREAMER_ENOENT where there is none; STREAMER_ECORRUPT where it was invalid and set aside;
+ * STREAMER_EOS where it could not be read now, and is not to be overwritten; STREAMER_EFAILED: the folder cannot be
+ * opened. */
 int snapshot_load(struct snapshot *snapshot, const char *folder, struct error *error);
 int snapshot_save(const char *folder, const void *data, size_t size, struct error *error);

@@ -23,7 +23,7 @@ static char *copy(struct facts *f, const char *text)
 {
         char *copied = text != NULL ? strdup(text) : NULL;
         if (text != NULL && copied == NULL)
-                f->wrong = "memory";
+                f->wrong = facts_no_memory;
         return copied;
 }
 
@@ -31,7 +31,7 @@ static struct name_row *append(struct facts *f, struct v1 *to)
 {
         struct name_row *row = name_row_append(to->rows, to->n);
         if (row == NULL)
-                f->wrong = "memory";
+                f->wrong = facts_no_memory;
         return row;
 }
 

@@ -96,6 +96,40 @@ TEST(a_lease_is_reclaimed_without_a_pidfd)
         streamer_detach(lease);
 }
 
+/* The daemon was killed before it stored the pidfd: nothing but the lease leads to the model. */
+TEST(a_lease_that_is_not_stored_yet_holds_its_model_after_a_crash)
+{
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0));
+        manager_start(&managed.m);
+        streamer_client *other = client_open(&managed.m.d);
+        ck_assert_uint_gt(client_used(other), 0);
+        ck_assert_uint_eq(client_leases(other), 1);
+        client_ok(client, streamer_lease_check(lease), "check");
+        lease_equals(lease, managed.model);
+        streamer_detach(lease);
+        client_wait_used(other, 0);
+        streamer_close(other);
+}
+
+TEST(a_lease_that_is_not_stored_ends_with_its_process)
+{
+        managed_load("m");
+        pid_t pid = child_start(attach_in_child);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0));
+        child_kill(pid);
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_uint_eq(client_leases(client), 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+}
+
 static void check_lost(streamer_lease *lease)
 {
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
@@ -292,7 +326,7 @@ TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted
         manager_start(&managed.m);
         managed_reconnect();
         is_denied_in_child();
-        ck_assert_uint_eq(client_leases(client), 0);
+        ck_assert_uint_eq(client_leases(client), 1); /* of the process that attached, which lives */
 }
 
 TEST(a_token_is_of_no_use_to_another_user)

@@ -6,6 +6,8 @@
 #include "tests/lib/snapshots.h"
 #include "tests/lib/suite.h"
 
+#include <sys/resource.h>
+
 static struct error error;
 static char *folder;
 
@@ -138,6 +140,26 @@ TEST(a_missing_folder_is_an_error_that_names_it)
         struct snapshot state;
         FAILS_WITH(error, snapshot_load(&state, "/nonexistent/state", &error), STREAMER_EFAILED, "/nonexistent/state");
         ck_assert_int_eq(snapshot_save("/nonexistent/state", "x", 1, &error), STREAMER_EFAILED);
+}
+
+/* ---- what is not damage ---- */
+
+/* The folder can be opened, the file cannot: there is one descriptor left. */
+TEST(a_file_that_cannot_be_opened_now_stays)
+{
+        struct snapshot state;
+        struct rlimit limit, one_more;
+        save(packed());
+        int next = must(dup(0));
+        close(next);
+        must(getrlimit(RLIMIT_NOFILE, &limit));
+        one_more = (struct rlimit){.rlim_cur = (rlim_t)next + 1, .rlim_max = limit.rlim_max};
+        must(setrlimit(RLIMIT_NOFILE, &one_more));
+        int r = snapshot_load(&state, folder, &error);
+        must(setrlimit(RLIMIT_NOFILE, &limit));
+        FAILS_SAYING(error, r, STREAMER_EOS, "state: cannot be opened: Too many open files");
+        ck_assert_int_ne(access(path_of("state.damaged"), F_OK), 0);
+        is_saved();
 }
 
 /* ---- damage ---- */
