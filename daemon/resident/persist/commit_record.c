@@ -54,7 +54,8 @@ static void generation_facts(struct facts *f, struct generation *g)
         fact_bool(f, "verified", &g->verified);
         fact_text(f, "pattern", &g->pattern, 0, 0);
         fact_bytes(f, "identity", g->identity.digest, sizeof(g->identity.digest));
-        fact_bytes(f, "sample", g->identity.sample, sizeof(g->identity.sample));
+        if (fact_exists(f, "sample")) /* not in records of the earlier form */
+                fact_bytes(f, "sample", g->identity.sample, sizeof(g->identity.sample));
         fact_bool(f, "has_identity", &g->has_identity);
         fact_bytes(f, "digest", g->digest, sizeof(g->digest));
         fact_number(f, "bytes", &g->data_bytes, 0);

@@ -77,6 +77,11 @@ void fact_bytes(struct facts *f, const char *key, void *value, size_t size)
                 memcpy(value, o->via.bin.ptr, size);
 }
 
+bool fact_exists(const struct facts *f, const char *key)
+{
+        return f->w != NULL || object_get(f->from, key) != NULL;
+}
+
 size_t fact_list(struct facts *f, const char *key, size_t n, size_t min, size_t max,
                  void (*element)(struct facts *element, void *list, size_t i), void *list)
 {

@@ -35,6 +35,8 @@ void fact_bool(struct facts *facts, const char *key, bool *value);
 /* malloc'd; an empty one is NULL. */
 void fact_text(struct facts *facts, const char *key, char **value, size_t min, size_t max);
 void fact_bytes(struct facts *facts, const char *key, void *value, size_t size);
+/* It is written, or the map that is read has it: an earlier form had not. */
+bool fact_exists(const struct facts *facts, const char *key);
 /* Of n elements, or as many as there are, from min to max: element() has the facts of the i-th. How many; 0 where they
  * are wrong. */
 size_t fact_list(struct facts *facts, const char *key, size_t n, size_t min, size_t max,

@@ -124,6 +124,26 @@ TEST(the_query_of_a_url_is_not_recorded)
         ck_assert_ptr_null(memmem(record.file.map, record.file.size, "X-Signature", 11));
 }
 
+/* The earlier form has no sample of the files. */
+TEST(a_commit_record_of_the_earlier_form_is_read)
+{
+        struct generation *was = full("m"), *is = loading("n");
+        struct commit_record record;
+        msgpack_sbuffer details;
+        int fd;
+        memset(was->identity.sample, 7, sizeof(was->identity.sample));
+        ck_assert_int_eq(commit_record_pack(&details, was, 9), 0);
+        char *key = memmem(details.data, details.size, "sample", 6);
+        ck_assert_ptr_nonnull(key);
+        memcpy(key, "absent", 6);
+        ck_assert_int_eq(commit_record_write(&details, &was->manifest, &fd, &error), 0);
+        ck_assert_int_eq(commit_record_open_consume_fd(&record, fd, &error), 0);
+        ck_assert_msg(commit_record_restore(&record, is, &error) == 0, "%s", error.text);
+        ck_assert_int_eq(memcmp(is->identity.digest, was->identity.digest, sizeof(is->identity.digest)), 0);
+        for (size_t i = 0; i < sizeof(is->identity.sample); i++)
+                ck_assert_int_eq(is->identity.sample[i], 0);
+}
+
 /* They are not counted for a restored segment. */
 TEST(small_pages_are_restored)
 {
