@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Processes that are examined in one turn, so that the loop is not held up by many. */
-#define POLL_TURN 64
+/* Processes that are examined in one call, so that the loop is not held up by many. */
+#define POLLED_PER_CALL 64
 
 void leases_init(struct leases *leases)
 {
@@ -201,7 +201,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         generation->n_leases--;
         generation_used(generation);
         process_reap(process);
-        generation_reap(generation);
+        generation_reap_later(generation);
 }
 
 static void disown(struct lease *lease)
@@ -242,7 +242,7 @@ void leases_poll(struct leases *leases)
 {
         struct list alive;
         list_init(&alive);
-        for (int i = 0; i < POLL_TURN && !list_empty(&leases->polled); i++) {
+        for (int i = 0; i < POLLED_PER_CALL && !list_empty(&leases->polled); i++) {
                 struct process *process = container_of(leases->polled.next, struct process, polled);
                 list_remove(&process->polled);
                 if (pid_exited(process->pid, process->began))

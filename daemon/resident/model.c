@@ -142,7 +142,7 @@ static void set_fallback(struct model_name *name, struct generation *fallback)
                 return;
         require(before->n_fallbacks > 0);
         before->n_fallbacks--;
-        generation_reap(before);
+        generation_reap_later(before);
 }
 
 void model_name_settle(struct model_name *name)
@@ -197,7 +197,7 @@ static void remove_name(struct generation *generation, struct model_name *name)
                 generation->dropped_ns = now_ns();
                 generation_changed(generation);
         }
-        generation_reap(generation);
+        generation_reap_later(generation);
 }
 
 static struct generation *generation_free(struct generation *generation)
@@ -311,7 +311,7 @@ static void release_done(struct work *work)
                           LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
                                      LOG_TEXT("device", g->device->name)),
                           "%s: generation %" PRIu64 " has freed its memory", generation_name(g), g->number);
-        generation_reap(g);
+        generation_reap_later(g);
 }
 
 static void release(struct generation *g, void (*run)(struct work *))
@@ -357,6 +357,7 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
         return false;
 }
 
+/* One step; see model.h. */
 static void reap(struct generation *generation)
 {
         require(generation->magic == GENERATION_MAGIC);
@@ -391,7 +392,7 @@ static void on_reap(struct callback *callback)
                 wake_post(resident->wake, &resident->reap_later);
 }
 
-void generation_reap(struct generation *generation)
+void generation_reap_later(struct generation *generation)
 {
         struct resident *resident = generation->resident;
         require(generation->magic == GENERATION_MAGIC);
@@ -413,7 +414,7 @@ void generation_put(struct generation *generation)
 {
         require(generation->refs > 0);
         generation->refs--;
-        generation_reap(generation);
+        generation_reap_later(generation);
 }
 
 void generation_drop_name(struct generation *generation, const char *text)
@@ -487,7 +488,7 @@ void generation_ready(struct generation *generation)
         list_each_item (const struct model_name, n, &generation->names, link)
                 generation_take_over(generation, n->text);
         generation_changed(generation);
-        generation_reap(generation);
+        generation_reap_later(generation);
 }
 
 /* At most `failed_kept` failures stay listed, the newest. */
@@ -524,7 +525,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         generation_changed(generation);
         if (refused || has_no_source) /* these are not listed as failed */
                 generation_drop_all(generation);
-        generation_reap(generation);
+        generation_reap_later(generation);
         forget_failures(resident);
 }
 
@@ -543,5 +544,5 @@ void generation_discard(struct generation *generation)
         require(generation->state == GENERATION_LOADING && !holds_memory(generation));
         generation_set_state(generation, GENERATION_FAILED);
         generation_drop_all(generation);
-        generation_reap(generation);
+        generation_reap_later(generation);
 }

@@ -203,7 +203,8 @@ struct resident {
         /* Hooks of the modules above, which set them as they begin; NULL: none.
          * A cached generation has lost its last name: the host cache's copy of it. */
         void (*drop_copy)(struct generation *generation);
-        /* Nothing uses the generation any more but the fd store. generation_reap() is called when that does not. */
+        /* Nothing uses the generation any more but the fd store. generation_reap_later() is called when that does not.
+         */
         void (*remove_stored)(struct generation *generation);
         /* A change that a client may wait for; called at most once a change, never by a query. `removed`: a name, where
          * others are left; else NULL. */
@@ -327,7 +328,9 @@ bool generation_is_freeing(const struct generation *generation, uint64_t now);
 
 /* It serves from now on; the generations that served its names on its device drain. */
 void generation_ready(struct generation *generation);
-/* Removes `name` from every other generation of its device that serves or has failed under it. */
+/* The name, which it has, leads to it alone on its device: another that serves under the name loses it, drains for the
+ * drain timeout of this one, passes on its pin, and stays in the fd store until this one is there; one that has failed
+ * under it loses it, too. */
 void generation_take_over(struct generation *generation, const char *name);
 void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed (the model is resident already): it ends, without an event unless one of it was sent. */
@@ -356,7 +359,7 @@ void generation_put(struct generation *generation);
  *   leases, references > the fd store's copy > memory > a failure's names > freed
  *
  * Called when one of these is over. */
-void generation_reap(struct generation *generation);
+void generation_reap_later(struct generation *generation);
 
 /* ---- expiry (unload/expiry.c) ---- */
 

@@ -89,15 +89,21 @@ void published_key_differs(const struct published *have, const struct published 
 /* ---- the manifest's metadata ---- */
 
 /* Appends a pair, or (fill NULL) counts it. */
-static void put_pair(const char *key, const char *value, struct manifest_counts *counts, struct manifest_fill *fill)
+static void put_text(const char *key, const char *value, size_t value_len, struct manifest_counts *counts,
+                     struct manifest_fill *fill)
 {
-        size_t key_len = strlen(key), value_len = strlen(value);
+        size_t key_len = strlen(key);
         if (fill != NULL) {
                 manifest_add_pair(fill, key, key_len, value, value_len);
                 return;
         }
         counts->n_metadata++;
         counts->strings_len += key_len + value_len + 2;
+}
+
+static void put_pair(const char *key, const char *value, struct manifest_counts *counts, struct manifest_fill *fill)
+{
+        put_text(key, value, strlen(value), counts, fill);
 }
 
 /* Both digests; without a sample the first one alone. */
@@ -115,7 +121,9 @@ static void put_pairs(const struct published *published, struct manifest_counts 
         const struct published_base *base = &published->base;
         char hex[HEX_SIZE], text[2 * HEX_SIZE];
         if (base->source != NULL) {
-                put_pair(PUBLISHED_BASE, base->source, counts, fill);
+                /* Clients read the manifest, and the query of a URL may be a signature. */
+                size_t len = source_has_query(base->source) ? strcspn(base->source, "?") : strlen(base->source);
+                put_text(PUBLISHED_BASE, base->source, len, counts, fill);
                 put_pair(PUBLISHED_BASE_IDENTITY, identity_text(&base->identity, text), counts, fill);
         }
         if (base->has_digest) {

@@ -271,7 +271,7 @@ static void persisted_end(struct persisted *persisted)
         struct generation *generation = persisted->generation;
         persisted_free(persisted);
         if (generation != NULL)
-                generation_reap(generation);
+                generation_reap_later(generation);
 }
 
 /* ---- the thread's messages ---- */
@@ -406,7 +406,7 @@ static void store_done(struct work *work)
         }
         settle_names(generation);
         persist_changed(persist);
-        generation_reap(generation);
+        generation_reap_later(generation);
 }
 
 static bool can_be_stored(const struct generation *g)

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define TURN 64 /* handled in one turn of the loop; the others in the next */
+#define ENDS_PER_CALL 64 /* the others end in a later call */
 
 /* 0: never, or it is in use. */
 static uint64_t expires_at(const struct generation *g)
@@ -30,7 +30,7 @@ void resident_expire(struct resident *resident, uint64_t now)
                 uint64_t at = drains ? g->drained_by_ns : expires_at(g);
                 if (at == 0 || now < at || (drains && g->n_leases == 0))
                         continue;
-                if (n++ == TURN)
+                if (n++ == ENDS_PER_CALL)
                         return;
                 if (drains) {
                         generation_revoke(g);

@@ -35,6 +35,28 @@ TEST(the_base_is_recorded)
         streamer_detach(attach_model(client, &opts, 1));
 }
 
+static char *base_bytes;
+static size_t base_size;
+
+static void answer_base(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        reply->headers = format_text("ETag: \"1\"\r\n");
+        endpoint_range(request, reply, base_bytes, base_size);
+}
+
+/* The query may be a signature. */
+TEST(clients_see_the_base_without_its_query)
+{
+        static struct endpoint web = {.answer = answer_base};
+        base_bytes = file_read(base, &base_size);
+        endpoint_start(&web);
+        opts.base = format_text("%s/base.safetensors?X-Signature=s", web.url);
+        streamer_lease *lease = publish_model(client, &opts, 1);
+        ck_assert_str_eq(streamer_metadata(lease, "streamerd.base"), format_text("%s/base.safetensors", web.url));
+        streamer_detach(lease);
+        json_decref(find(client, &opts, "hit", NULL));
+}
+
 TEST(a_search_reads_nothing_from_the_base)
 {
         streamer_detach(publish_model(client, &opts, 1));

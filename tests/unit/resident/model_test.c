@@ -273,7 +273,7 @@ TEST(a_failed_load_keeps_its_memory_for_early_attaches)
         core_settle();
         ck_assert_uint_eq(fakes[0].freed, 0);
         g->n_leases = 0;
-        generation_reap(g);
+        generation_reap_later(g);
         core_until(fakes[0].device.used == 0);
         ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g); /* listed, without memory */
         ck_assert_uint_eq(g->n_segments, 0);
@@ -288,8 +288,8 @@ TEST(memory_is_freed_exactly_once_on_the_devices_thread)
         generation_drop_name(g, "m");
         core_settle(); /* it is reaped */
         gate_await(&fakes[0].release, 1);
-        generation_reap(g);
-        generation_reap(g);
+        generation_reap_later(g);
+        generation_reap_later(g);
         core_settle();
         ck_assert_uint_eq(fakes[0].device.used, 2 * MiB); /* not granted to others before it is freed */
         gate_open(&fakes[0].release);
