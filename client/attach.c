@@ -8,6 +8,7 @@
 
 #include "client/args.h"
 #include "client/lease.h"
+#include "client/missing.h"
 #include "client/util.h"
 #include "proto/require.h"
 
@@ -236,7 +237,7 @@ static int attach(struct streamer_lease *lease, const char *model, const streame
                 request.u.attach.timeout_ms = (uint64_t)timeout_ms;
         int rc = channel_call(lease->client, &request, &call, deadline_in_ms(timeout_ms));
         if (rc != 0)
-                return rc;
+                return missing_model_explain(lease->client, model, rc);
         rc = lease_map(lease, &call);
         call_deinit(&call);
         return rc;

@@ -9,6 +9,7 @@
 #include "client/args.h"
 #include "client/features.h"
 #include "client/json.h"
+#include "client/missing.h"
 #include "client/source.h"
 #include "client/util.h"
 
@@ -228,7 +229,8 @@ int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply
                 rc = resolve_source(c, args);
         if (rc != 0)
                 return rc;
-        return p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);
+        rc = p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);
+        return missing_model_explain(c, json_string_value(json_object_get(args, "model")), rc);
 }
 
 static int dump(streamer_client *c, const json_t *json, char **text)

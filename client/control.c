@@ -4,11 +4,17 @@
  */
 #include "client/args.h"
 #include "client/channel.h"
+#include "client/missing.h"
 #include "client/util.h"
 
 static int check(const streamer_client *c, const char *call, const char *model)
 {
         return args_client(c, call) ?: args_text(c, call, "model", model);
+}
+
+static int request_about(streamer_client *c, const char *model, struct request *request, int64_t deadline)
+{
+        return missing_model_explain(c, model, channel_request(c, request, deadline));
 }
 
 int streamer_unload(streamer_client *client, const char *model, unsigned flags)
@@ -21,27 +27,28 @@ int streamer_unload(streamer_client *client, const char *model, unsigned flags)
                                   .u.unload = {.model = model,
                                                .drain = (flags & STREAMER_UNLOAD_DRAIN) != 0,
                                                .force = (flags & STREAMER_UNLOAD_FORCE) != 0}};
-        return channel_request(client, &request, channel_deadline(client));
+        return request_about(client, model, &request, channel_deadline(client));
 }
 
 int streamer_pin(streamer_client *client, const char *model, int pinned)
 {
         struct request pin = {.verb = VERB_pin, .u.pin = {.model = model}};
         struct request unpin = {.verb = VERB_unpin, .u.unpin = {.model = model}};
-        return check(client, "pin", model) ?: channel_request(client, pinned ? &pin : &unpin, channel_deadline(client));
+        return check(client, "pin", model)
+                       ?: request_about(client, model, pinned ? &pin : &unpin, channel_deadline(client));
 }
 
 int streamer_keep_alive(streamer_client *client, const char *model, uint64_t keep_alive_ms)
 {
         struct request request = {.verb = VERB_keep_alive,
                                   .u.keep_alive = {.model = model, .keep_alive_ms = keep_alive_ms}};
-        return check(client, "keep_alive", model) ?: channel_request(client, &request, channel_deadline(client));
+        return check(client, "keep_alive", model) ?: request_about(client, model, &request, channel_deadline(client));
 }
 
 int streamer_cancel(streamer_client *client, const char *model)
 {
         struct request request = {.verb = VERB_cancel, .u.cancel = {.model = model}};
-        return check(client, "cancel", model) ?: channel_request(client, &request, channel_deadline(client));
+        return check(client, "cancel", model) ?: request_about(client, model, &request, channel_deadline(client));
 }
 
 /* The daemon ends the wait; the reply then has the time that every reply has. A timeout of 0 is an absent one. */
@@ -58,5 +65,5 @@ int streamer_wait(streamer_client *client, const char *model, int timeout_ms)
                 deadline = NEVER;
         else
                 deadline += (int64_t)timeout_ms * 1000000;
-        return channel_request(client, &request, deadline);
+        return request_about(client, model, &request, deadline);
 }

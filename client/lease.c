@@ -343,6 +343,11 @@ size_t streamer_metadata_count(const streamer_lease *lease)
         return args_lease(lease, "metadata_count") == 0 ? lease->manifest.header->n_metadata : 0;
 }
 
+int streamer_has_metadata(const streamer_lease *lease)
+{
+        return args_lease(lease, "has_metadata") == 0 && manifest_has_metadata(&lease->manifest);
+}
+
 int streamer_metadata_get(const streamer_lease *lease, size_t i, const char **key, const char **value)
 {
         const char *k, *v;

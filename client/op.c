@@ -7,6 +7,7 @@
 
 #include "client/args.h"
 #include "client/lease.h"
+#include "client/missing.h"
 #include "client/source.h"
 #include "client/util.h"
 #include "proto/require.h"
@@ -251,9 +252,12 @@ static void fill_progress(const struct streamer_op *op, streamer_progress *to)
 int op_failure(const struct streamer_op *op)
 {
         require(op->state == OP_ENDED && op->code != 0);
-        cleanup_free char *more =
-                op->code != STREAMER_ENOENT ? NULL : source_explain_missing(op->source ? NULL : op->model, op->source);
-        return fail(op->client, op->code, "%s%s", op->text ? op->text : code_text(op->code), more ? more : "");
+        const char *text = op->text ? op->text : code_text(op->code);
+        if (op->code != STREAMER_ENOENT)
+                return fail(op->client, op->code, "%s", text);
+        cleanup_free char *near = op->source ? NULL : missing_model_hint(op->client, op->model, text);
+        cleanup_free char *more = source_explain_missing(op->source ? NULL : op->model, op->source);
+        return fail(op->client, op->code, "%s%s%s", text, near ? near : "", more ? more : "");
 }
 
 int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress)

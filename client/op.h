@@ -77,7 +77,7 @@ static inline bool op_has_failed(const struct streamer_op *op)
 }
 
 /* Lock not held, after op_has_failed(): its failure, with what else was looked for where nothing was found. May block
- * on a file system. */
+ * on a file system, and asks the daemon. */
 int op_failure(const struct streamer_op *op);
 
 /* A copy of the caller's options, checked. */

@@ -6,8 +6,9 @@
  *
  * The user's own daemon has its socket in the user's runtime directory, else in /tmp. Both are tried, so that sessions
  * with and without $XDG_RUNTIME_DIR (ssh, cron, sudo) use one daemon; a runtime directory other than the system's is a
- * choice of the caller, and the only one then. A folder that is not the user's, or that others can write to, is not
- * used: another user's daemon could listen there.
+ * choice of the caller, and the only one then. A folder that is not the user's, or that others can enter, is not
+ * used, as the Python package, which makes it, does not use it (_autostart.py): another user's daemon could listen
+ * there, or another user reach a daemon that the user believes to be his own.
  */
 #include "client/socket.h"
 
@@ -69,7 +70,7 @@ static int check_folder(const char *socket, uid_t uid)
                 return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         if (lstat(folder, &st) < 0)
                 return fault_set(NULL, STREAMER_EUNREACHABLE, CANNOT_CONNECT "no daemon serves there (%s)", socket);
-        if (S_ISDIR(st.st_mode) && st.st_uid == uid && !(st.st_mode & (S_IWGRP | S_IWOTH)))
+        if (S_ISDIR(st.st_mode) && st.st_uid == uid && !(st.st_mode & (S_IRWXG | S_IRWXO)))
                 return 0;
         return fault_set(NULL, STREAMER_EPERM,
                          CANNOT_CONNECT "not a folder of this user alone (uid %u, mode %o): remove it (%s)",

@@ -42,3 +42,17 @@ size_t name_distance_limit(const char *name)
 {
         return stem_length(name) / 3 + 1;
 }
+
+const char *name_nearest(const char *name, const char *const *names, size_t n)
+{
+        const char *nearest = NULL;
+        size_t best = name_distance_limit(name);
+        for (size_t i = 0; i < n; i++) {
+                size_t distance = name_distance(name, names[i]);
+                if (distance < best) {
+                        best = distance;
+                        nearest = names[i];
+                }
+        }
+        return nearest;
+}

@@ -29,6 +29,8 @@
 #define MANIFEST_MAX_SIZE (UINT64_C(1) << 30)
 #define ARRIVAL_MAGIC "strmarr1"
 
+#define MANIFEST_HAS_METADATA 1u /* the checkpoint has metadata, though it may have no pairs */
+
 struct manifest_header {
         char magic[8];
         uint32_t version;
@@ -48,8 +50,8 @@ struct manifest_header {
         uint32_t segment_size; /* bytes of a struct manifest_segment */
         uint32_t record_size;  /* bytes of a struct manifest_record */
         uint32_t n_metadata;
-        uint32_t pair_size; /* bytes of a struct manifest_pair */
-        uint32_t reserved;
+        uint32_t pair_size;       /* bytes of a struct manifest_pair */
+        uint32_t flags;           /* MANIFEST_*; earlier versions wrote 0 */
         unsigned char digest[16]; /* model digest; zero until ready */
 };
 
@@ -140,6 +142,12 @@ int manifest_check(const struct manifest_view *view, uint64_t i, const char **wh
 
 /* Index of the record with this name; -1 if none; -2 with *why if a record on the way is corrupt. */
 int64_t manifest_find(const struct manifest_view *view, const char *name, size_t len, const char **why);
+
+/* Whether the checkpoint has metadata: {} differs from none. */
+static inline bool manifest_has_metadata(const struct manifest_view *view)
+{
+        return view->header->n_metadata > 0 || (view->header->flags & MANIFEST_HAS_METADATA);
+}
 
 const char *manifest_metadata(const struct manifest_view *view, const char *key);
 

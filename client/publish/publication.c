@@ -205,9 +205,13 @@ static int check_tensor(const streamer_publication *p, const streamer_published_
                 rc = args_pointer(c, "publish_tensor", "tensor->strides", t->strides);
         if (rc != 0)
                 return rc;
-        if (t->rank > PUBLISHED_MAX_RANK || t->item == 0 || t->item > PUBLISHED_MAX_ITEM || t->offset % t->item != 0)
-                return fail(c, STREAMER_EINVAL, "publish_tensor: '%s': its rank, item or offset is out of range",
-                            t->name);
+        if (t->rank > PUBLISHED_MAX_RANK || t->item == 0 || t->item > PUBLISHED_MAX_ITEM)
+                return fail(c, STREAMER_EINVAL, "publish_tensor: '%s': its rank or item is out of range", t->name);
+        if (t->offset % t->item != 0)
+                return fail(c, STREAMER_EINVAL,
+                            "publish_tensor: '%s': its offset %" PRIu64 " is not a multiple of its item, %" PRIu32
+                            " bytes: let the storage begin where its memory is aligned for every tensor in it",
+                            t->name, t->offset, t->item);
         if (t->storage >= p->n_storages)
                 return fail(c, STREAMER_EINVAL, "publish_tensor: '%s': there is no storage %zu", t->name, t->storage);
         uint64_t bytes = p->storages[t->storage].bytes;

@@ -4,6 +4,7 @@
  */
 #include "client/args.h"
 #include "client/json.h"
+#include "client/missing.h"
 #include "client/publish/publication.h"
 #include "client/source.h"
 #include "client/util.h"
@@ -95,7 +96,7 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
                 request.u.publish_find.timeout_ms = (uint64_t)timeout_ms;
         rc = channel_call(client, &request, &call, deadline_in_ms(timeout_ms));
         if (rc != 0)
-                return rc;
+                return missing_model_explain(client, by_name ? o.base : NULL, rc);
         const msgpack_object *reply = &call.reply.unpacked.data;
         struct streamer_publication *made = NULL;
         rc = take_reply(client, reply, &result);

@@ -22,30 +22,6 @@ const struct verb *verb_by_name(const char *name)
 
 /* ---- hints ---- */
 
-/* The number of characters to change, add or remove; 99 if a word is longer than 31 characters. */
-static size_t distance(const char *a, const char *b)
-{
-        size_t la = strlen(a), lb = strlen(b), row[32];
-        if (la > 31 || lb > 31)
-                return 99;
-        for (size_t j = 0; j <= lb; j++)
-                row[j] = j;
-        for (size_t i = 1; i <= la; i++) {
-                size_t corner = row[0];
-                row[0] = i;
-                for (size_t j = 1; j <= lb; j++) {
-                        size_t best = corner + (a[i - 1] != b[j - 1]);
-                        corner = row[j];
-                        if (row[j] + 1 < best)
-                                best = row[j] + 1;
-                        if (row[j - 1] + 1 < best)
-                                best = row[j - 1] + 1;
-                        row[j] = best;
-                }
-        }
-        return row[lb];
-}
-
 /* What other programs call a verb. */
 static const char *meant_verb(const char *word)
 {
@@ -77,23 +53,18 @@ static const char *meant_verb(const char *word)
         return NULL;
 }
 
-/* One mistake in four characters: of short words, others differ as little. */
-static size_t likely(const char *word)
-{
-        return strlen(word) / 4 + 1;
-}
+#define WORDS_MAX 100 /* verbs, and flags of a verb with the global ones, are fewer */
 
-/* What was meant, as far as it was looked for; `best`: more than its distance from the word. */
-struct meant {
-        const char *name;
-        size_t best;
+/* What may have been meant. */
+struct words {
+        const char *v[WORDS_MAX];
+        size_t n;
 };
 
-static void compare(struct meant *meant, const char *word, const char *name, bool hidden)
+static void add_word(struct words *words, const char *word, bool hidden)
 {
-        size_t d = hidden ? meant->best : distance(word, name);
-        if (d < meant->best)
-                *meant = (struct meant){name, d};
+        if (!hidden && words->n < WORDS_MAX)
+                words->v[words->n++] = word;
 }
 
 static int unknown(const struct ctl *ctl, const char *what, const char *word, const char *near)
@@ -104,21 +75,21 @@ static int unknown(const struct ctl *ctl, const char *what, const char *word, co
 
 static int unknown_verb(const struct ctl *ctl, const char *word)
 {
-        struct meant meant = {NULL, likely(word) + 1};
+        struct words words = {.n = 0};
         for (const struct verb *v = verbs; v->name; v++)
-                compare(&meant, word, v->name, v->hidden);
-        return unknown(ctl, "verb", word, meant_verb(word) ?: meant.name);
+                add_word(&words, v->name, v->hidden);
+        return unknown(ctl, "verb", word, meant_verb(word) ?: streamer_nearest(word, words.v, words.n));
 }
 
+/* A verb's own flags precede the global ones. */
 static int unknown_flag(const struct ctl *ctl, const char *word)
 {
-        struct meant meant = {NULL, likely(word) + 1};
+        struct words words = {.n = 0};
         for (const struct flag *f = ctl->verb ? ctl->verb->flags : NULL; f && f->name; f++)
-                compare(&meant, word, f->name, f->hidden);
-        bool found = meant.name;
-        for (const struct flag *f = global_flags; f->name && !found; f++)
-                compare(&meant, word, f->name, f->hidden);
-        return unknown(ctl, "flag", word, meant.name);
+                add_word(&words, f->name, f->hidden);
+        for (const struct flag *f = global_flags; f->name; f++)
+                add_word(&words, f->name, f->hidden);
+        return unknown(ctl, "flag", word, streamer_nearest(word, words.v, words.n));
 }
 
 /* ---- values ---- */

@@ -58,49 +58,19 @@ char *human_time(char out[HUMAN_MAX], uint64_t ns)
 
 /* ---- names ---- */
 
-/* Bytes of the printable character at s; 0 if it must be escaped. */
-static size_t printable(const unsigned char *s)
-{
-        if (s[0] < 0x80)
-                return s[0] >= 0x20 && s[0] != 0x7f;
-        size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-        if (s[0] < 0xc2 || s[0] > 0xf4 || (s[0] == 0xc2 && s[1] < 0xa0)) /* U+0080..9F are controls */
-                return 0;
-        for (size_t i = 1; i < n; i++)
-                if ((s[i] & 0xc0) != 0x80)
-                        return 0;
-        return n;
-}
-
 char *escape(const char *s)
 {
-        char *out = malloc(4 * strlen(s) + 1), *p = out;
+        char *out = streamer_printable(s);
         if (!out)
                 out_of_memory();
-        while (*s) {
-                size_t n = printable((const unsigned char *)s);
-                if (n == 0) {
-                        p += sprintf(p, "\\x%02x", (unsigned char)*s++);
-                        continue;
-                }
-                memcpy(p, s, n);
-                p += n;
-                s += n;
-        }
-        *p = 0;
         return out;
 }
 
 void put_escaped(FILE *f, const char *s)
 {
-        while (*s) {
-                size_t n = printable((const unsigned char *)s);
-                if (n == 0)
-                        fprintf(f, "\\x%02x", (unsigned char)*s);
-                else
-                        fprintf(f, "%.*s", (int)n, s);
-                s += n > 0 ? n : 1;
-        }
+        char *safe = escape(s);
+        fputs(safe, f);
+        streamer_free(safe);
 }
 
 void out_of_memory(void)

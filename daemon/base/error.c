@@ -6,40 +6,10 @@
 #include "daemon/base/error.h"
 
 #include "daemon/base/util.h"
-#include "proto/codec.h"
+#include "proto/printable.h"
 
 /* Longer than struct error's text: error_escape() truncates. */
 #define FORMAT_SIZE 2048
-
-/* C0 and DEL; C1 (U+0080 to U+009F), which terminals obey as well; U+2028 and U+2029 break lines;
- * U+202A to U+202E and U+2066 to U+2069 turn the direction of what follows. */
-static bool printable(const char *s, size_t n)
-{
-        const unsigned char *c = (const unsigned char *)s;
-        if (n == 1)
-                return c[0] >= 0x20 && c[0] != 0x7f;
-        if (n == 2)
-                return c[0] != 0xc2 || c[1] >= 0xa0;
-        if (n == 3 && c[0] == 0xe2 && c[1] == 0x80)
-                return c[2] < 0xa8 || c[2] > 0xae;
-        if (n == 3 && c[0] == 0xe2 && c[1] == 0x81)
-                return c[2] < 0xa6 || c[2] > 0xa9;
-        return true;
-}
-
-/* One character of the result; returns how many of the `left` bytes it took. */
-static size_t escape_one(char out[8], const char *s, size_t left)
-{
-        unsigned char lead = (unsigned char)*s;
-        size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-        if (n <= left && codec_utf8(s, n) && printable(s, n)) {
-                memcpy(out, s, n);
-                out[n] = '\0';
-                return n;
-        }
-        snprintf(out, 8, "\\x%02x", (unsigned)lead);
-        return 1;
-}
 
 void error_escape(char *out, size_t size, const char *text)
 {
@@ -52,8 +22,8 @@ void error_escape_n(char *out, size_t size, const char *text, size_t len)
         size_t end = 0, cut = 0; /* truncated: the longest whole part that leaves space for the dots */
         require(size >= sizeof(dots));
         for (size_t at = 0; at < len;) {
-                char one[8];
-                at += escape_one(one, text + at, len - at);
+                char one[PRINTABLE_MAX];
+                at += printable_next(one, text + at, len - at);
                 size_t n = strlen(one);
                 if (end + n >= size) {
                         memcpy(out + cut, dots, sizeof(dots));

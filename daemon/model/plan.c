@@ -235,9 +235,9 @@ static void place(struct placer *p, size_t i)
         struct plan *plan = p->plan;
         struct plan_tensor *t = &plan->tensors[i];
         if (t->bytes == 0) {
-                /* No bytes, but an address that is fit for its elements. */
+                /* No bytes, so no alignment: between its neighbours, so that offsets have the order of the file. */
                 t->segment = (uint32_t)plan->n_segments;
-                t->offset = round_up(p->pos, alignment(p, t));
+                t->offset = p->pos;
                 return;
         }
         uint64_t offset = next_offset(p, i);

@@ -22,7 +22,7 @@ struct parser {
         struct st_header *header;
         struct json_string entry; /* the tensor that a fault is about */
         bool in_entry;            /* there is one */
-        bool has_metadata;
+        bool saw_metadata;
 };
 
 /* The fields of one entry, until it is whole. */
@@ -198,13 +198,14 @@ static bool parse_pair(struct parser *p, struct json_string key)
 static bool parse_metadata(struct parser *p, struct json_string name)
 {
         struct json *j = &p->json;
-        if (p->has_metadata)
+        if (p->saw_metadata)
                 return json_fail(j, ST_DUPLICATE_KEY, name.at - 1, "the key '__metadata__' is given twice");
-        p->has_metadata = true;
+        p->saw_metadata = true;
         if (json_peek(j) == 'n') /* null: as if it were absent */
                 return json_skip(j);
         if (!json_open(j, '{'))
                 return json_fail(j, ST_BAD_METADATA, j->at, "the metadata is not an object");
+        p->header->has_metadata = true;
         struct json_string key;
         for (size_t n = 0; json_member(j, &n, &key);)
                 if (!parse_pair(p, key))

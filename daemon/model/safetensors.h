@@ -83,6 +83,7 @@ struct st_header {
         size_t n_tensors;
         struct st_pair *metadata;
         size_t n_metadata;
+        bool has_metadata; /* an object, which may be empty */
 };
 
 /* Reads the 8-byte prefix: 0 with *n, or a rule broken (error filled). */

@@ -139,6 +139,14 @@ STREAMER_API int streamer_exit_code(int err);
 /* Releases memory that the library handed to the caller; accepts NULL. */
 STREAMER_API void streamer_free(void *memory);
 
+/* A copy of a text for a terminal or a log, in which each byte of what is not printable is written as \xHH: control
+ * characters, what breaks lines or turns the direction of text, and what is not UTF-8. Names of models and tensors come
+ * from other users. NULL stands for "". The caller owns it (streamer_free); NULL: no memory. */
+STREAMER_API char *streamer_printable(const char *text);
+
+/* The one of n names that differs least from `name`, the first of several; NULL if none is similar. For messages. */
+STREAMER_API const char *streamer_nearest(const char *name, const char *const *names, size_t n);
+
 /* Element types. A number is never reused; a daemon may use numbers that this library does not know. */
 enum streamer_dtype {
         STREAMER_DTYPE_UNKNOWN = 0,
@@ -192,7 +200,7 @@ typedef struct streamer_connect_opts {
  *   $STREAMERD_SOCKET, if it is set;
  *   else the system's, /run/streamerd/streamerd.sock, unless none serves there or it refuses this user;
  *   else the user's own, such as the Python package starts: $XDG_RUNTIME_DIR/streamerd/streamerd.sock or
- *   /tmp/streamerd-UID/streamerd.sock, in a folder of this user to which nobody else can write.
+ *   /tmp/streamerd-UID/streamerd.sock, in a folder of this user that nobody else can enter (mode 0700).
  * streamer_socket() returns which it is. */
 STREAMER_API int streamer_connect(const streamer_connect_opts *opts, streamer_client **client);
 
@@ -463,8 +471,10 @@ STREAMER_API const char *streamer_digest(streamer_lease *lease);
 STREAMER_API int streamer_lease_writable(const streamer_lease *lease);
 
 /* The checkpoint's own metadata (`__metadata__`): the value of a key, or NULL; their number; pair i in the file's
- * order, STREAMER_ENOENT after the last. Borrowed from the lease. */
+ * order, STREAMER_ENOENT after the last. Borrowed from the lease. streamer_has_metadata() is 1 if the checkpoint has
+ * metadata, which may be empty, and else 0. */
 STREAMER_API const char *streamer_metadata(const streamer_lease *lease, const char *key);
+STREAMER_API int streamer_has_metadata(const streamer_lease *lease);
 STREAMER_API size_t streamer_metadata_count(const streamer_lease *lease);
 STREAMER_API int streamer_metadata_get(const streamer_lease *lease, size_t i, const char **key, const char **value);
 

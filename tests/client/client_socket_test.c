@@ -212,14 +212,14 @@ TEST(the_runtime_directory_of_another_user_is_ignored)
         finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "");
 }
 
-static const mode_t untrusted[] = {0770, 0707, 0777, 01777};
+static const mode_t untrusted[] = {0770, 0707, 0777, 01777, 0755, 0711, 0750};
 
-TEST(a_folder_that_others_can_write_to_is_refused, EACH(untrusted))
+TEST(a_folder_that_others_can_enter_is_refused, EACH(untrusted))
 {
         char *own = own_in(places.tmp, tmp_name());
         must(chmod(in(places.tmp, tmp_name()), untrusted[_i]));
         fails(STREAMER_EUNREACHABLE, "not a folder of this user alone");
-        must(chmod(in(places.tmp, tmp_name()), 0755));
+        must(chmod(in(places.tmp, tmp_name()), 0700));
         finds(own, STREAMER_SOCKET_USER, "");
 }
 

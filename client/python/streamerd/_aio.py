@@ -45,8 +45,15 @@ class _Waiting:
     def __exit__(self, *exception: object) -> None:
         self._tasks -= 1
         if self._tasks == 0:
-            self._loop.remove_reader(self._client.fd)
-            self._client.listeners.discard(self._notify)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._client.fd)
+            self.end()
+
+    def end(self) -> None:
+        """Nothing refers to the tasks any more, which a loop that was closed does not resume."""
+        self._client.listeners.discard(self._notify)
+        self._future = None
+        if _waiting.get((self._client, self._loop)) is self:
             del _waiting[self._client, self._loop]
 
     def _notify(self) -> None:
@@ -54,7 +61,10 @@ class _Waiting:
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop was closed while its tasks waited
-            self._client.listeners.discard(self._notify)
+            self.end()
+
+    def is_abandoned(self) -> bool:
+        return self._loop.is_closed()
 
     def _wake(self) -> None:
         if self._future is not None and not self._future.done():
@@ -73,6 +83,9 @@ _waiting: dict[tuple[Client, asyncio.AbstractEventLoop], _Waiting] = {}
 
 def _waiting_for(client: Client) -> _Waiting:
     key = client, asyncio.get_running_loop()
+    for waiting in tuple(_waiting.values()):
+        if waiting.is_abandoned():
+            waiting.end()
     if key not in _waiting:
         _waiting[key] = _Waiting(*key)
     return _waiting[key]

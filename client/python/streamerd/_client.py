@@ -30,10 +30,12 @@ from ._library import (
     Handle,
     SocketInfo,
     failure,
+    file_text,
     library,
     sized,
+    text,
 )
-from ._option_values import flag
+from ._option_values import flag, milliseconds
 from .errors import DeniedError, Error, TimedOutError, UnreachableError
 
 
@@ -50,7 +52,8 @@ def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: s
     """The result of a call that may wait for the daemon, which no signal ends.
 
     Python acts on signals in the main thread alone: there, another thread makes the call. The result of a call that
-    was given up, by a signal or at the deadline (a TimedOutError with `what`), is released by that thread.
+    was given up, by a signal or at the deadline (a TimedOutError with `what`), is released by that thread. Where no
+    thread can be started, as when the interpreter shuts down, this one makes the call.
     """
     if deadline is None and threading.get_ident() != threading.main_thread().ident:
         return call()
@@ -69,7 +72,10 @@ def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: s
         if ended:
             results.clear()
 
-    _thread.start_new_thread(run, ())
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        return call()
     end = math.inf if deadline is None else deadline
     try:
         while not done.acquire(timeout=min(max(0.0, end - time.monotonic()), _SIGNAL_SECONDS)):
@@ -93,7 +99,7 @@ class Client:
         self._library = library()
         self.handle = Handle(CLIENT)
         self.pointer = self.handle.pointer
-        path = None if socket is None else os.fsencode(socket)
+        path = None if socket is None else file_text(socket)
         opts = sized(ConnectOpts, socket=path, flags=flags, connect_timeout_ms=connect_ms)
         code = self._library.streamer_connect(byref(opts), byref(self.pointer))
         if code != 0:
@@ -121,8 +127,11 @@ class Client:
 
     def call(self, verb: str, **fields: Any) -> dict[str, Any]:
         """A request of docs/protocol.md, and its reply."""
+        for value in fields.values():
+            if isinstance(value, str):
+                file_text(value)
         reply = Handle(MEMORY)
-        arguments = (verb.encode(), json.dumps(fields).encode(), byref(reply.pointer))
+        arguments = (text(verb), text(json.dumps(fields)), byref(reply.pointer))
         self.check(self._library.streamer_call(self.pointer, *arguments))
         result: dict[str, Any] = json.loads(ctypes.string_at(reply.pointer.value or 0))
         return result
@@ -130,7 +139,7 @@ class Client:
     def fetch(self, source: str, file: str) -> bytes:
         """A small file beside the weights of a source, such as config.json."""
         data, size = Handle(MEMORY), c_uint64()
-        arguments = (source.encode(), file.encode(), byref(data.pointer), byref(size))
+        arguments = (file_text(source), text(file), byref(data.pointer), byref(size))
         self.check(self._library.streamer_fetch(self.pointer, *arguments))
         return ctypes.string_at(data.pointer, size.value)
 
@@ -176,7 +185,7 @@ def _connect(socket: str | None, flags: int, deadline: float | None) -> Client:
     key = socket or ""
     client = _clients.get(key)
     if client is None or (client.own and not client.process()):
-        left = 0 if deadline is None else max(1, int(1000 * (deadline - time.monotonic())))
+        left = 0 if deadline is None else milliseconds(deadline - time.monotonic())
         client = interruptibly(lambda: Client(socket, flags, left))
         _clients[key] = client
     return client

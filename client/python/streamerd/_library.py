@@ -172,6 +172,27 @@ class DLManagedTensorVersioned(ctypes.Structure):
     ]
 
 
+def text(value: str) -> bytes:
+    """A text for the library, as UTF-8. C ends a text at a NUL and would take another one for it: ValueError, as
+    Python's own calls. Every text that a caller gives passes here, or file_text(), on its way to the library."""
+    encoded = value.encode()
+    if b"\0" in encoded:
+        raise ValueError("embedded null byte")
+    return encoded
+
+
+def file_text(path: str | os.PathLike[str]) -> bytes:
+    """The same of a path, whose bytes need not be UTF-8."""
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise ValueError("embedded null byte")
+    return encoded
+
+
+def optional_text(value: str | None) -> bytes | None:
+    return None if value is None else text(value)
+
+
 _S = TypeVar("_S", bound=ctypes.Structure)
 
 
@@ -185,6 +206,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_version": (c_char_p, []),
     "streamer_strerror": (c_char_p, [c_int]),
     "streamer_last_error": (c_char_p, [c_void_p]),
+    "streamer_nearest": (c_char_p, [c_char_p, POINTER(c_char_p), c_size_t]),
     "streamer_free": (None, [c_void_p]),
     "streamer_connect": (c_int, [POINTER(ConnectOpts), POINTER(c_void_p)]),
     "streamer_socket": (c_int, [c_void_p, POINTER(SocketInfo)]),
@@ -204,6 +226,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_lease_writable": (c_int, [c_void_p]),
     "streamer_generation": (c_uint64, [c_void_p]),
     "streamer_digest": (c_char_p, [c_void_p]),
+    "streamer_has_metadata": (c_int, [c_void_p]),
     "streamer_metadata_count": (c_size_t, [c_void_p]),
     "streamer_metadata_get": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
     "streamer_tensor_count": (c_int, [c_void_p, POINTER(c_size_t)]),

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ._client import Client
-from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Tensor, failure, library, sized
+from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Tensor, failure, library, sized, text
+from ._option_values import seconds
 from ._progress import ProgressBar
 from ._views import Views
 from .errors import Error, ForkedError, InvalidError, TensorNotFoundError, TimedOutError
@@ -168,9 +169,11 @@ class Model(Generic[T]):
         tensor = self._arrived[i]
         return tensor.name.decode(), self._views.view(self._client.handle, lease, tensor)
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Returns when all tensors are in memory and the source did not change meanwhile. `timeout` in seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+    def wait(self, timeout: float | str | None = None) -> None:
+        """Returns when all tensors are in memory and the source did not change meanwhile. `timeout`: "30s", or
+        seconds."""
+        limit = seconds("timeout", timeout)
+        deadline = None if limit is None else time.monotonic() + limit
         while self._arrives(len(self._arrived), deadline):
             pass
 
@@ -272,7 +275,7 @@ class Model(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         lease = self._held()
-        if not isinstance(name, str):
+        if not isinstance(name, str) or "\0" in name:
             return False
         code = self._library.streamer_tensor_find(lease.pointer, _utf8(name), byref(sized(Tensor)))
         return code in (0, E_BUSY)
@@ -290,6 +293,12 @@ class Model(Generic[T]):
         lease = self._held()
         digest: bytes = self._library.streamer_digest(lease.pointer)
         return digest.decode()
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether the checkpoint has metadata, be it empty."""
+        lease = self._held()
+        return bool(self._library.streamer_has_metadata(lease.pointer))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -337,7 +346,7 @@ class Model(Generic[T]):
 
 def _utf8(name: str) -> bytes:
     """What is not valid Unicode names no tensor."""
-    return name.encode(errors="replace")
+    return text(name.encode(errors="replace").decode())
 
 
 def _info(tensor: Tensor) -> TensorInfo:

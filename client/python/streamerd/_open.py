@@ -26,11 +26,14 @@ from ._library import (
     Handle,
     LoadOpts,
     OpenOpts,
+    file_text,
     library,
+    optional_text,
     sized,
+    text,
 )
 from ._model import SLICE_MS, Model
-from ._option_values import flag, seconds
+from ._option_values import KEEP_ALIVE_MS_MAX, flag, milliseconds, seconds
 from ._progress import ProgressBar
 from ._source import explain_missing, is_local, without_links
 from ._views import Views, views_of
@@ -92,7 +95,7 @@ def _text(options: Options, option: str, pattern: str = "(?s:.+)", must: str = "
         return None
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
         raise InvalidError(f"{option}: {value!r} is not {must}")
-    return value.encode()
+    return text(value)
 
 
 def _priority(value: Any) -> int:
@@ -141,6 +144,7 @@ class Request:
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise TypeError(f"open() has no option {', '.join(sorted(unknown))}")
+        file_text(source)  # before anything is looked for
         self.source = os.path.expanduser(os.fspath(source))
         self.views: Views[Any] = views_of(framework)
         self._socket = options.get("socket")
@@ -150,7 +154,7 @@ class Request:
         progress = options.get("progress")
         self.bar = ProgressBar(self.source, progress if callable(progress) else flag("progress", progress))
         device_text = device_name(options.get("device"))
-        device = None if device_text is None else device_text.encode()
+        device = optional_text(device_text)
         self._devices = (c_char_p * 1)(device or b"host")
         flags = LOAD_WAIT * _is_set(options, "wait") | LOAD_PIN * _is_set(options, "pin")
         flags |= LOAD_NO_EVICT * (flag("evict", options.get("evict")) is False)
@@ -165,7 +169,7 @@ class Request:
             priority=_priority(options.get("priority")),
             layout=_text(options, "layout", "rank|replica", "'rank'"),
             pattern=_text(options, "pattern"),
-            keep_alive_ms=0 if keep_alive is None else max(1, int(keep_alive * 1000)),
+            keep_alive_ms=0 if keep_alive is None else milliseconds(keep_alive, KEEP_ALIVE_MS_MAX),
         )
         # torch cannot mark memory as read-only, so it gets memory that it may write to.
         private = not _is_set(options, "shared") and self.views.framework == "torch"
@@ -196,13 +200,13 @@ class Request:
         if client.own:
             source, named_after = without_links(source)
             if named_after and not self._load.name:
-                self._load.named_after = os.fsencode(named_after)
+                self._load.named_after = file_text(named_after)
             self._load.n_devices = 1  # where there are GPUs, too, the host is the default
         op = Handle(OP)
         start = library().streamer_open_start
 
         def call() -> None:
-            client.check(start(client.pointer, os.fsencode(source), byref(self._opts), byref(op.pointer)))
+            client.check(start(client.pointer, file_text(source), byref(self._opts), byref(op.pointer)))
 
         late = f"the daemon at {client.socket} does not answer in time"
         try:

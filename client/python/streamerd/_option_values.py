@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -27,6 +28,15 @@ def seconds(option: str, value: Any) -> float | None:
     if result is None and value is not None:
         raise InvalidError(f"{option}: {value!r} is not a duration: seconds, or text such as '30m'")
     return result
+
+
+TIMEOUT_MS_MAX = 2**31 - 1  # of the library's timeouts, which are ints: 24 days
+KEEP_ALIVE_MS_MAX = 366 * 24 * 3600 * 1000  # the longest duration of the protocol
+
+
+def milliseconds(value: float, most: int = TIMEOUT_MS_MAX) -> int:
+    """Seconds for the library, within 1 (0 has another meaning there) and `most`: what is longer is never reached."""
+    return max(1, math.ceil(min(value * 1000, most)))
 
 
 def flag(option: str, value: Any) -> bool | None:

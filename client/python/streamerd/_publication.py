@@ -22,9 +22,12 @@ from ._library import (
     AttachOpts,
     Handle,
     Tensor,
+    file_text,
     library,
     sized,
+    text,
 )
+from ._option_values import milliseconds, seconds
 from ._views import T, Views
 from .errors import InvalidError, UnsupportedError
 
@@ -32,7 +35,6 @@ PARAMETER, BUFFER, ATTRIBUTE = 1, 2, 3
 PERSISTENT, CLONE, HOST, GRAD = 1, 2, 4, 8
 
 _NO_WAIT = 2
-_LONGEST_MS = 2**31 - 1
 
 
 class PublishOpts(ctypes.Structure):
@@ -165,7 +167,7 @@ class Publication:
         self._client.check(self._library.streamer_publish_tensor(self._pointer, byref(_described(entry))))
 
     def attribute(self, name: str, value: str) -> None:
-        arguments = (name.encode(), value.encode())
+        arguments = (text(name), text(value))
         self._client.check(self._library.streamer_publish_attribute(self._pointer, *arguments))
 
     def commit(self) -> None:
@@ -182,8 +184,8 @@ def _described(entry: Entry) -> PublishedTensor:
     rank = len(entry.shape)
     return sized(
         PublishedTensor,
-        name=entry.name.encode(),
-        dtype=entry.dtype.encode(),
+        name=text(entry.name),
+        dtype=text(entry.dtype),
         item=entry.item,
         kind=entry.kind,
         flags=entry.flags,
@@ -205,12 +207,12 @@ class Published:
         opts = sized(
             AttachOpts,
             flags=ATTACH_PRIVATE | ATTACH_READY if device == "host" else ATTACH_READY,
-            device=device.encode(),
+            device=text(device),
             generation=generation,
         )
         self._lease = Handle(LEASE)
         lease = self._lease.pointer
-        client.check(self._library.streamer_attach(client.pointer, name.encode(), byref(opts), byref(lease)))
+        client.check(self._library.streamer_attach(client.pointer, text(name), byref(opts), byref(lease)))
         counts = [c_size_t(), c_size_t(), c_size_t()]
         client.check(self._library.streamer_published_count(lease, *map(byref, counts)))
         self._tensors, self._storages, self._attributes = (count.value for count in counts)
@@ -283,25 +285,26 @@ def find(
     device: str,
     claim: bool,
     wait: bool = True,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
 ) -> Found:
     """Searches for a published model with this key and base. `claim`: where there is none, take the right to publish.
 
     While another process publishes it this waits, if `wait`. `timeout`: seconds, the check of the base included.
     """
+    limit = seconds("timeout", timeout)
     for field, value in key.items():
         if not isinstance(field, str) or not isinstance(value, str) or "=" in field:
             raise InvalidError(f"publish: the key maps names to texts: {field!r}: {value!r}")
-    fields = [f"{field}={value}".encode() for field, value in key.items()]
+    fields = [text(f"{field}={value}") for field, value in key.items()]
     opts = sized(
         PublishOpts,
-        name=name.encode(),
-        base=None if base is None else base.encode(),
+        name=text(name),
+        base=None if base is None else file_text(base),
         key=(c_char_p * len(fields))(*fields),
         n_key=len(fields),
-        device=device.encode(),
+        device=text(device),
         flags=0 if wait else _NO_WAIT,
-        timeout_ms=-1 if timeout is None else max(1, min(int(timeout * 1000), _LONGEST_MS)),
+        timeout_ms=-1 if limit is None else milliseconds(limit),
     )
     return interruptibly(lambda: _find(client, opts, claim, device))
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _CLASSES = "classes"  # the attribute that has the class of each module
 _CHUNK = 16 << 20
+_ALIGNMENT = 16  # of the largest element that a published model can have
 _DEPTH = 4
 _CONTAINERS = (list, tuple, dict)
 _PLAIN = frozenset((bool, int, float, str, type(None), set, OrderedDict))  # most of a model's many thousands of attributes
@@ -156,12 +157,18 @@ class Storage:
 
 
 def _storages(items: list[Item]) -> list[Storage]:
-    """The ranges of memory of all items that have bytes, in the order of the module."""
+    """The ranges of memory of all items that have bytes, in the order of the module.
+
+    Each begins at a multiple of _ALIGNMENT of torch's own storage: an offset in it is then a multiple of its item's
+    size, whatever the sizes of the items that share it.
+    """
     storages: list[Storage] = []
     order = {id(item): i for i, item in enumerate(items)}
     extents = [(*_extent(item.tensor), item) for item in items]
-    for begin, end, item in sorted((e for e in extents if e[0] < e[1]), key=lambda e: e[:2]):
+    for first, end, item in sorted((e for e in extents if e[0] < e[1]), key=lambda e: e[:2]):
+        begin = first - (first - item.tensor.untyped_storage().data_ptr()) % _ALIGNMENT
         if storages and begin < storages[-1].end and _device(storages[-1].items[0]) == _device(item):
+            storages[-1].begin = min(storages[-1].begin, begin)
             storages[-1].end = max(storages[-1].end, end)
             storages[-1].items.append(item)
         else:
@@ -249,7 +256,7 @@ def publish(
     key: Mapping[str, str],
     base: str | os.PathLike[str] | None = None,
     device: Any = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     socket: str | None = None,
     autostart: bool | None = None,
 ) -> None:
@@ -378,7 +385,7 @@ def load_published(
     key: Mapping[str, str],
     base: str | os.PathLike[str] | None = None,
     device: Any = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     socket: str | None = None,
     autostart: bool | None = None,
 ) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._client import Client
-from ._library import Handle
+from ._library import Handle, file_text
 from ._model import SLICE_MS, Model, TensorInfo
 from ._open import Options, Request
 from ._placement import Copies, placement
@@ -187,6 +187,7 @@ class SafetensorsStreamer:
             raise InvalidError("tensor_names is empty; None means all tensors")
         _refuse_credentials(s3_credentials)
         for path in paths:
+            file_text(path)
             if "://" not in path and not os.path.exists(path):
                 raise NotFoundError(f"{path}: no such file")
         device, target = placement(device)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ._library import file_text
 from ._model import Model, Slice, TensorInfo
 from ._open import Options, Request, Source, device_name, finish
 from ._placement import Copies, placement
@@ -96,6 +97,7 @@ class safe_open:
     """Opens a file through the daemon; has the calls of safetensors.safe_open. `backend` has no effect."""
 
     def __init__(self, filename: Source, framework: str, device: Any = "cpu", *, backend: str = "mmap") -> None:
+        file_text(filename)
         if "://" not in os.fspath(filename) and not os.path.exists(filename):
             raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
         self._slice = _NumpySlice if framework in _NUMPY else _TorchSlice
@@ -113,11 +115,12 @@ class safe_open:
         return _own_errors(self._model.keys)
 
     def offset_keys(self) -> list[str]:
-        """The names in the order of the tensors' places in memory, which is that of the file."""
+        """The names in the order of the tensors' places in memory, which is that of the file, empty tensors included."""
         return _own_errors(self._model.keys_by_offset)
 
     def metadata(self) -> dict[str, str] | None:
-        return _own_errors(lambda: self._model.metadata) or None
+        """None if the file has no `__metadata__`."""
+        return _own_errors(lambda: self._model.metadata if self._model.has_metadata else None)
 
     def get_tensor(self, name: str) -> Any:
         return _own_errors(lambda: self._model[name])

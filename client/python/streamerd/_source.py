@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from ctypes import c_char_p
+
+from ._library import file_text, library
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@.+)?", re.ASCII)
 
@@ -58,37 +61,16 @@ def without_links(source: str) -> tuple[str, str | None]:
     return (os.path.realpath(snapshot), snapshot) if snapshot else (source, None)
 
 
-# ---- what was meant: the rule of proto/distance.c ----
+# ---- what was meant ----
 
-_LONGEST = 63
 _COMPARED = 500
 
 
-def _stem(name: str) -> bytes:
-    return os.fsencode(name.removesuffix(".safetensors"))
-
-
-def _distance(a: bytes, b: bytes) -> int:
-    """Bytes to change, add, remove or exchange with the next one."""
-    rows = [list(range(len(b) + 1))]
-    for i in range(1, len(a) + 1):
-        row = [i]
-        for j in range(1, len(b) + 1):
-            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (a[i - 1] != b[j - 1])))
-            if i > 1 and j > 1 and a[i - 1] == b[j - 2] and a[i - 2] == b[j - 1]:
-                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
-        rows.append(row)
-    return rows[-1][-1]
-
-
 def _near(name: str, names: Iterable[str]) -> str | None:
-    wanted = _stem(name)
-    best, found = len(wanted) // 3 + 1, None
-    for other in list(names)[:_COMPARED] if len(wanted) <= _LONGEST else ():
-        stem = _stem(other)
-        if len(stem) <= _LONGEST and abs(len(stem) - len(wanted)) < best and (d := _distance(wanted, stem)) < best:
-            best, found = d, other
-    return found
+    """The first of the names that differs least, by the library's rule."""
+    others = [os.fsencode(other) for other in list(names)[:_COMPARED]]
+    found = library().streamer_nearest(file_text(name), (c_char_p * len(others))(*others), len(others))
+    return None if found is None else os.fsdecode(found)
 
 
 def _near_file(source: str) -> str | None:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,34 @@ def test_a_cancelled_task_leaves_no_lease(daemon: Daemon, slow_server: SlowServe
             await asyncio.wait_for(streamerd.aopen(url, ready=True), 0.3)
 
     asyncio.run(use())
+
+
+def test_the_tasks_of_a_closed_loop_are_forgotten(slow_server: SlowServer, daemon: Daemon) -> None:
+    """Nothing of the package refers to a loop that was closed while its tasks waited."""
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[None]:
+        model = await streamerd.aopen(url, framework="numpy")
+        waiting = asyncio.ensure_future(model.wait_async())
+        await asyncio.sleep(0)  # the task waits
+        return waiting
+
+    waiting = loop.run_until_complete(begin())
+    assert not waiting.done()
+    loop.close()
+    slow_server.release()
+
+    async def use() -> None:
+        async with await streamerd.aopen(url, framework="numpy") as model:
+            await model.wait_async()
+
+    asyncio.run(use())
+    assert not streamerd._aio._waiting
+    reference = weakref.ref(loop)
+    del loop, waiting
+    gc.collect()
+    assert reference() is None
     eventually(lambda: not daemon.leases())
 
 
@@ -179,17 +209,15 @@ def test_what_was_looked_for_and_what_was_meant(
         assert all(part in str(caught.value) for part in parts), caught.value
 
 
-def test_names_differ_as_the_daemon_says() -> None:
-    """The rule of proto/distance.c, and its test's cases."""
-    from streamerd._source import _distance, _near, _stem
+def test_names_differ_as_the_library_says() -> None:
+    """The rule of the library."""
+    from streamerd._source import _near
 
-    for a, b, distance in (
-        ("", "", 0), ("model", "", 5), ("modle", "model", 1), ("modl", "model", 1), ("abc", "xyz", 3),
-        ("abcd", "badc", 2), ("modle.safetensors", "model", 1),
-    ):  # fmt: skip
-        assert _distance(_stem(a), _stem(b)) == _distance(_stem(b), _stem(a)) == distance, (a, b)
     assert _near("ab", ["abc", "xb"]) is None
     assert _near("witnes", ["other", "witness"]) == "witness"
+    assert _near("modle.safetensors", ["x", "model"]) == "model"
+    assert _near("model", []) is None
+    assert _near("x" * 100, ["x" * 100]) is None
 
 
 @pytest.mark.parametrize(

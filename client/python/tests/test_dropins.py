@@ -91,10 +91,20 @@ def test_safe_open_with_numpy_is_that_of_safetensors(file: Path) -> None:
 
 def test_offset_keys_are_in_the_order_of_the_file(folder: Path) -> None:
     path = folder / "m.safetensors"
-    write(path, [("z", "F32", [4]), ("a", "F32", [8]), ("m", "BF16", [16]), ("b", "U8", [3])])
+    tensors = [("z", "F32", [4]), ("a", "F32", [3]), ("e", "I64", [0, 3]), ("m", "BF16", [16]), ("b", "U8", [3])]
+    write(path, [*tensors, ("f", "F64", [0]), ("c", "U8", [1])])
     for kind in (ours, real):
         with kind("safe_open")(path, "pt") as f:
-            assert f.offset_keys() == ["z", "a", "m", "b"]
+            assert f.offset_keys() == ["z", "a", "e", "m", "b", "f", "c"]
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
+def test_empty_metadata_differs_from_none(folder: Path, metadata: dict[str, str] | None) -> None:
+    path = folder / "m.safetensors"
+    write(path, small(), metadata)
+    for kind in (ours, real):
+        with kind("safe_open")(path, "pt") as f:
+            assert f.metadata() == metadata
 
 
 @pytest.mark.parametrize("kind", [real, ours])

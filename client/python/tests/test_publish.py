@@ -537,3 +537,32 @@ def test_show_has_the_publisher_the_base_and_the_key(folder: Path, daemon: Daemo
     assert model["published"]["uid"] == os.getuid()
     assert model["published"]["key"] == KEY
     assert model["published"]["base"].endswith("one.safetensors")
+
+
+class Overlapping(nn.Module):
+    """Views of one storage with elements of several sizes, the first of which begin where the others' do not fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = torch.arange(64, dtype=torch.uint8)
+        self.register_buffer("a", memory[2:12].view(torch.int16))
+        self.register_buffer("b", memory[4:12].view(torch.float32))
+        self.register_buffer("c", memory[3:5])
+        self.register_buffer("d", memory[8:16].view(torch.int64))
+        self.register_buffer("e", memory[33:35])
+        self.register_buffer("f", memory[32:48].view(torch.complex128))
+
+
+def test_views_of_several_element_sizes_are_published(daemon: Daemon) -> None:
+    module, empty = Overlapping(), Overlapping()
+    contents = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    for buffer in empty.buffers():
+        buffer.zero_()
+    streamerd.publish(module, "m", key=KEY)
+    streamerd.load_into(empty, "m", key=KEY)
+    for kind in (module, empty):
+        assert {name for name, _ in kind.named_buffers()} == contents.keys()
+        for name, buffer in kind.named_buffers():
+            assert torch.equal(buffer, contents[name]), name
+    empty.get_buffer("c").fill_(7)  # byte 3 and 4
+    assert empty.get_buffer("a").view(torch.uint8)[1:3].tolist() == [7, 7]

@@ -114,7 +114,16 @@ void arrivals_release_file(struct arrivals *arrivals, size_t file)
 
 /* ---- the manifest ---- */
 
-/* The model's metadata is that of the first file that has any. */
+/* Any file has a `__metadata__`, be it empty. */
+static bool has_metadata(const struct plan *plan)
+{
+        bool has = false;
+        for (size_t i = 0; i < plan->n_files; i++)
+                has = has || plan->files[i].header.has_metadata;
+        return has;
+}
+
+/* The model's metadata is that of the first file that has any pairs. */
 static const struct st_header *metadata_of(const struct plan *plan)
 {
         size_t i = 0;
@@ -215,6 +224,7 @@ int arrivals_build(struct arrivals *arrivals, uint64_t generation, struct error 
         struct manifest_header *header = arrivals->manifest.map;
         header->generation = generation;
         header->data_bytes = plan->bytes;
+        header->flags = has_metadata(plan) ? MANIFEST_HAS_METADATA : 0;
         struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
         for (size_t i = 0; i < plan->n_segments; i++)
                 segments[i].size = plan->segments[i];

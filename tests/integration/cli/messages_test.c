@@ -71,6 +71,20 @@ TEST(a_reader_that_closes_the_pipe_ends_it_silently)
         ck_assert_str_eq(said, "");
 }
 
+/* It would look like another one. */
+TEST(a_name_that_turns_the_direction_of_text_is_escaped)
+{
+        char *path = fixture_write(model_mixed(7, 1 << 16), "turned.safetensors");
+        RUN(0, "load", path, "--name",
+            "prod\xe2\x80\xae"
+            "flow");
+        SAYS(0, "prod\\xe2\\x80\\xaeflow", "list");
+        SAYS(0,
+             "\"prod\xe2\x80\xae"
+             "flow\"",
+             "list", "--json");
+}
+
 /* ---- sources that are not found ---- */
 
 static void open_fails(const char *source, const char *text)

@@ -48,6 +48,7 @@ TEST(another_null_handle_is_named)
         ck_assert_uint_eq(streamer_op_failure_count(NULL), 0);
         ck_assert_uint_eq(streamer_segment_count(NULL), 0);
         ck_assert_uint_eq(streamer_metadata_count(NULL), 0);
+        ck_assert_int_eq(streamer_has_metadata(NULL), 0);
         ck_assert_uint_eq(streamer_generation(NULL), 0);
         ck_assert_ptr_null(streamer_op_model(NULL));
         ck_assert_ptr_null(streamer_lease_model(NULL));

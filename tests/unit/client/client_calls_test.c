@@ -28,6 +28,81 @@ TEST(a_failure_has_code_and_text_and_the_connection_survives)
         ck_assert_str_eq(streamer_last_error(client), "cancel: no such load (m)");
 }
 
+#define UNKNOWN "! not-found witnes: no such model\n"
+#define LIST                                                                                                           \
+        "> list limit=500\n< models=[{name=other state=ready} {name=witnez state=failed} {name=witness "               \
+        "state=ready}]\n"
+
+static int call_show(void)
+{
+        return streamer_call(client, "show", "{\"model\":\"witnes\"}", NULL);
+}
+
+static int call_wait(void)
+{
+        return streamer_wait(client, "witnes", 10000);
+}
+
+static int call_unload(void)
+{
+        return streamer_unload(client, "witnes", 0);
+}
+
+static int call_pin(void)
+{
+        return streamer_pin(client, "witnes", 1);
+}
+
+static int call_keep_alive(void)
+{
+        return streamer_keep_alive(client, "witnes", 1000);
+}
+
+static int call_cancel(void)
+{
+        return streamer_cancel(client, "witnes");
+}
+
+static int call_attach(void)
+{
+        return streamer_attach(client, "witnes", NULL, &lease);
+}
+
+static const struct {
+        const char *request;
+        int (*call)(void);
+} about_a_model[] = {
+        {"> show model=witnes\n", call_show},     {"> wait model=witnes\n", call_wait},
+        {"> unload model=witnes\n", call_unload}, {"> pin model=witnes\n", call_pin},
+        {"> cancel model=witnes\n", call_cancel}, {"> keep_alive model=witnes\n", call_keep_alive},
+        {"> attach model=witnes\n", call_attach},
+};
+
+TEST(an_unknown_model_has_the_nearest_one, EACH(about_a_model))
+{
+        client = fake_connect(&fake, format_text("hello\n%s" UNKNOWN LIST "end\n", about_a_model[_i].request));
+        FAILS(client, about_a_model[_i].call(), STREAMER_ENOENT, "witnes: no such model; the nearest is 'witness'");
+}
+
+static const struct {
+        const char *conversation, *text;
+} without_hint[] = {
+        {UNKNOWN "> list limit=500\n< models=[{name=unlike state=ready}]\n", "witnes: no such model"},
+        {UNKNOWN "> list limit=500\n! denied requires role 'status'\n", "witnes: no such model"},
+        {UNKNOWN "> list limit=500\n< models=7\n", "witnes: no such model"},
+        {"! not-found witnes: no such model (unloaded: by uid 0)\n", "witnes: no such model (unloaded: by uid 0)"},
+        {"! not-found witnes: no such model; the nearest is 'x'\n", "witnes: no such model; the nearest is 'x'"},
+        {"! not-found witness: no such model\n", "witness: no such model"},
+        {"! failed witnes: no such model\n", "witnes: no such model"},
+};
+
+TEST(the_daemons_text_is_kept_where_nothing_is_added, EACH(without_hint))
+{
+        client = fake_connect(&fake, format_text("hello\n> wait model=witnes\n%send\n", without_hint[_i].conversation));
+        ck_assert_int_ne(call_wait(), 0);
+        ck_assert_str_eq(streamer_last_error(client), without_hint[_i].text);
+}
+
 TEST(an_invalid_request_is_not_sent)
 {
         client = fake_connect(&fake, "hello\nend\n");

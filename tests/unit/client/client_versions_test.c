@@ -74,8 +74,19 @@ TEST(larger_headers_and_items_are_stepped_over)
         ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
         ck_assert_int_eq(streamer_tensor_find(lease, "a", &t), STREAMER_EBUSY);
         ck_assert_uint_eq(streamer_metadata_count(lease), 1);
+        ck_assert_int_eq(streamer_has_metadata(lease), 1); /* an earlier version has no flag */
         ck_assert_int_eq(streamer_metadata_get(lease, 0, &key, &value), 0);
         ck_assert_str_eq(key, "format");
         ck_assert_str_eq(value, "pt");
         ck_assert_int_eq(streamer_metadata_get(lease, 1, &key, &value), STREAMER_ENOENT);
+}
+
+/* Loop: none; {}. */
+TEST(empty_metadata_differs_from_none, .to = 2)
+{
+        m.manifest->n_metadata = 0;
+        m.manifest->flags = _i == 1 ? MANIFEST_HAS_METADATA : 0;
+        attach(SERVE, 0);
+        ck_assert_uint_eq(streamer_metadata_count(lease), 0);
+        ck_assert_int_eq(streamer_has_metadata(lease), _i);
 }

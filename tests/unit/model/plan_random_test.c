@@ -140,8 +140,12 @@ static void check_places(const struct world *w)
         const struct plan_tensor *last = NULL;
         for (size_t i = 0; i < w->plan.n_tensors; i++) {
                 const struct plan_tensor *t = &w->plan.tensors[i];
-                holds(t->offset % w->layout.align == 0);
-                holds(t->offset % dtype_align(in_file(w, t)->dtype) == 0);
+                holds(t->bytes == 0 || t->offset % w->layout.align == 0);
+                holds(t->bytes == 0 || t->offset % dtype_align(in_file(w, t)->dtype) == 0);
+                /* The order of places is that of the files. */
+                const struct plan_tensor *before = i > 0 ? t - 1 : NULL;
+                holds(before == NULL || t->segment > before->segment ||
+                      (t->segment == before->segment && t->offset >= before->offset + before->bytes));
                 if (w->plan.n_segments > 0) {
                         holds(t->segment < w->plan.n_segments);
                         holds(t->offset + t->bytes <= w->plan.segments[t->segment]);

@@ -166,6 +166,19 @@ TEST(a_model_without_bytes_has_no_segment_in_its_plan)
         ck_assert_uint_eq(plan.n_tensors, 0);
 }
 
+/* Those of the order of the file, though an empty one has an element that its place does not fit. */
+TEST(an_empty_tensor_lies_between_its_neighbours)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 3);
+        file_tensor(&made[0], "e", DTYPE_I64, 0);
+        file_tensor(&made[0], "v", DTYPE_U8, 7);
+        file_end(&made[0], 8, 0);
+        make(1, &host);
+        ck_assert_uint_eq(plan.tensors[0].offset + 3, plan.tensors[1].offset);
+        ck_assert_uint_le(plan.tensors[1].offset, plan.tensors[2].offset);
+}
+
 /* ---- invalid models ---- */
 
 TEST(a_name_in_two_files_is_refused)

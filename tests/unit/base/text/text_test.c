@@ -99,6 +99,17 @@ TEST(a_short_name_must_agree_in_more)
         ck_assert_uint_eq(name_distance_limit("witness"), 3);
 }
 
+static const struct {
+        const char *name, *nearest;
+} nearest[] = {{"witnes", "witness"}, {"lits", "list"}, {"lod", "load"}, {"ab", NULL}, {"", NULL}, {"model", NULL}};
+
+TEST(the_nearest_name_is_similar, EACH(nearest))
+{
+        static const char *const names[] = {"other", "witness", "load", "list", "lists", "abcd"};
+        const char *found = name_nearest(nearest[_i].name, names, sizeof(names) / sizeof(names[0]));
+        ck_assert_pstr_eq(found, nearest[_i].nearest);
+}
+
 TEST(long_names_are_not_compared)
 {
         char name[DISTANCE_MAX + 2];
