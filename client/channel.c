@@ -100,6 +100,13 @@ void channel_unref(struct streamer_client *c)
 {
         if (atomic_fetch_sub(&c->refs, 1) != 1)
                 return;
+        if (channel_forked(c)) {
+                /* What the lock protects is a copy that may be half changed, and to destroy what threads of the parent
+                 * wait for would wait for them. */
+                readiness_close(&c->readiness);
+                close(c->fd);
+                return;
+        }
         free_events(c->events);
         free_events(c->early);
         free_detaching(c->detaching);

@@ -23,6 +23,9 @@
  * nothing leads to it. What is added to an object in a list (an arrival log, a segment) is prepared unlocked and set in
  * one locked step.
  *
+ * In a forked child the lock may be held for ever, and what it protects may be half changed: there a handle's end
+ * releases only what does not change (mappings, descriptors), and leaves the rest to the end of the process.
+ *
  * Nothing that may block runs with the lock held: no file system, no waiting but for `changed`, no call of a GPU's
  * driver, no unmapping. An outcome that needs such a look-up to be explained is constant once it is known, and is
  * explained unlocked (op.h). streamer_process() and the destructors of tensors rely on it.

@@ -207,8 +207,7 @@ static struct detaching *take_out(struct streamer_lease *lease)
         return d;
 }
 
-/* Lock not held. In a forked child all of this is a copy of the parent's, which other threads may have been changing.
- */
+/* Lock not held. */
 static void unmap(struct streamer_lease *lease)
 {
         require(lease->hold == HOLD_ENDED || channel_forked(lease->client));
@@ -252,12 +251,14 @@ void lease_unref(struct streamer_lease *lease)
         if (atomic_fetch_sub(&lease->refs, 1) != 1)
                 return;
         struct streamer_client *c = lease->client;
-        struct detaching *d = NULL;
-        /* In a forked child the lease is the parent's, and the lock may be held for ever. */
-        if (!channel_forked(c)) {
-                lock_scope(&c->lock);
-                d = take_out(lease);
+        if (channel_forked(c)) { /* there it is the parent's: only what is mapped here is released */
+                unmap(lease);
+                channel_unref(c);
+                return;
         }
+        pthread_mutex_lock(&c->lock);
+        struct detaching *d = take_out(lease);
+        pthread_mutex_unlock(&c->lock);
         lease_free(lease);
         if (d) {
                 lock_scope(&c->lock);

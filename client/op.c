@@ -187,11 +187,10 @@ static void opening_free(struct opening *o)
         free(o);
 }
 
-/* Lock not held. In a forked child all of this is a copy of the parent's, which other threads may have been changing.
- */
+/* Lock not held. */
 static void op_free(struct streamer_op *op)
 {
-        require(op->state == OP_OUT || channel_forked(op->client));
+        require(op->state == OP_OUT);
         if (op->opening)
                 opening_free(op->opening);
         free(op->source);
@@ -210,12 +209,12 @@ void streamer_op_free(streamer_op *op)
         if (!op)
                 return;
         struct streamer_client *c = op->client;
-        /* In a forked child the operation is the parent's, and the lock may be held for ever. */
-        if (!channel_forked(c)) {
-                lock_scope(&c->lock);
+        if (!channel_forked(c)) { /* there it is the parent's, and left */
+                pthread_mutex_lock(&c->lock);
                 take_out(op);
+                pthread_mutex_unlock(&c->lock);
+                op_free(op);
         }
-        op_free(op);
         channel_unref(c);
 }
 

@@ -148,6 +148,46 @@ TEST(a_lease_that_is_lost_while_it_is_being_unmapped_is_not_detached)
         CALL_GIVES(client, "ping", NULL, "{}");
 }
 
+/* ---- a forked child ---- */
+
+static atomic_bool both_wait;
+
+static void answer_two_waits(struct fake_daemon *f)
+{
+        fake_say(f, "hello\n> wait model=m\n> wait model=m\n");
+        both_wait = true;
+        fake_say(f, "pause\n<1\n<\nend\n");
+}
+
+static void *wait_for_model(void *arg)
+{
+        ck_assert_int_eq(streamer_wait(client, "m", -1), 0);
+        return NULL;
+}
+
+/* One thread of the parent reads the socket, and the other one sleeps until it wakes it. */
+TEST(a_child_closes_a_client_that_threads_of_the_parent_wait_on)
+{
+        pthread_t threads[2];
+        client = fake_connect_script(&fake, answer_two_waits);
+        for (int i = 0; i < 2; i++)
+                must(-pthread_create(&threads[i], NULL, wait_for_model, NULL));
+        AWAIT(both_wait);
+        for (int i = 0; i < 50; i++) {
+                int status;
+                pid_t pid = must(fork());
+                if (pid == 0) {
+                        streamer_close(client);
+                        _exit(0);
+                }
+                must(waitpid(pid, &status, 0));
+                ck_assert_int_eq(status, 0);
+        }
+        fake_resume(&fake);
+        for (int i = 0; i < 2; i++)
+                must(-pthread_join(threads[i], NULL));
+}
+
 /* ---- what was not found ---- */
 
 #define MISSING "/nowhere/m.safetensors"
