@@ -175,5 +175,8 @@ int spot_check_copy(const struct spot_check_job *job, const struct host_copy *co
                     struct error *error)
 {
         struct walk walk = {.job = job, .copy = copy};
-        return check(&walk, copy->bytes, next_piece, pages, error);
+        uint64_t bytes = 0; /* copy->bytes has those of the manifest, too */
+        for (unsigned i = 0; i < copy->n_segments; i++)
+                bytes += copy->sizes[i];
+        return check(&walk, bytes, next_piece, pages, error);
 }

@@ -47,7 +47,7 @@ struct host_copy {
         unsigned char *bases[GENERATION_SEGMENTS];
         uint64_t sizes[GENERATION_SEGMENTS];
         unsigned n_segments, n_bases; /* n_bases: allocated */
-        uint64_t bytes;               /* of all segments */
+        uint64_t bytes;               /* that it takes: of all segments, and of the manifest */
 
         struct work work;
         struct error error;
