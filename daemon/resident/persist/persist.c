@@ -287,7 +287,7 @@ struct fdstore_limit persist_limit_start(struct persist *persist)
         return (struct fdstore_limit){.until_ns = now_ns() + START_NS, .end_ns = &persist->end_ns};
 }
 
-/* The first error of a piece of work. */
+/* 0, or the first error of a piece of work. */
 static void note_answer(struct persist *persist, int r)
 {
         if (r < 0 && !persist->hangs)
@@ -491,7 +491,8 @@ static void batch_run(struct work *work)
         int r = 0;
         for (size_t i = 0; i < batch->n && r == 0; i++)
                 r = persist_send_process(batch->jobs[i].id, batch->jobs[i].fd, &limit);
-        note_answer(batch->persist, r);
+        if (r < 0) /* else they fit the queue, and may not have been read */
+                note_answer(batch->persist, r);
 }
 
 static void send_batch(struct persist *persist);

@@ -43,6 +43,11 @@ struct inherited {
         size_t order;       /* of a record, in the snapshot */
 };
 
+static bool is_record(const struct inherited *one)
+{
+        return one->record != NULL;
+}
+
 /* Of records: they come after the descriptors. */
 #define PART_NAME (GENERATION_SEGMENTS + 1)
 #define PART_LEASE (GENERATION_SEGMENTS + 2)
@@ -191,11 +196,11 @@ static void open_memory(struct persist *persist, struct inheritance *all, struct
 static int check_parts(const struct inherited *e, size_t n, struct error *error)
 {
         for (size_t i = 1; i < n; i++)
-                if (e[i].record == NULL && e[i].part == e[i - 1].part)
+                if (!is_record(&e[i]) && e[i].part == e[i - 1].part)
                         return error_set(error, STREAMER_ECORRUPT, "two descriptors have one name");
         if (e[0].part != 0)
                 return error_set(error, STREAMER_ECORRUPT, "it was not committed: it has no commit record");
-        if (e[n - 1].record == NULL)
+        if (!is_record(&e[n - 1]))
                 return error_set(error, STREAMER_ENOENT, "no name and no lease leads to it");
         return 0;
 }
@@ -264,7 +269,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
 {
         struct device *device = resident_device(persist->resident, record->device, NULL);
         size_t n_fds = 1;
-        while (n_fds < n && e[n_fds].record == NULL)
+        while (n_fds < n && !is_record(&e[n_fds]))
                 n_fds++;
         if (record->id != e->id)
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
@@ -311,7 +316,7 @@ static void restore_model(struct persist *persist, struct inherited *e, size_t n
                         ?: restore(persist, e, n, &record, &error);
         if (r < 0) {
                 unsigned n_fds = 0;
-                for (size_t i = 0; i < n && e[i].record == NULL; i++)
+                for (size_t i = 0; i < n && !is_record(&e[i]); i++)
                         n_fds = e[i].part + 1;
                 log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", e->id, record.name != NULL ? ", " : "",
                          record.name != NULL ? record.name : "", error.text);
@@ -385,7 +390,7 @@ static struct process *restore_leases(struct persist *persist, struct inherited 
 static void restore_process(struct persist *persist, struct inherited *e, size_t n, const struct fdstore_limit *limit)
 {
         size_t n_fds = 0;
-        while (n_fds < n && e[n_fds].record == NULL)
+        while (n_fds < n && !is_record(&e[n_fds]))
                 n_fds++;
         struct pollfd pidfd = {.fd = n_fds == 1 ? e->fd : -1, .events = POLLIN};
         bool exited = n_fds == 1 && poll(&pidfd, 1, 0) != 0;
@@ -412,11 +417,11 @@ static void restore_all(struct persist *persist, struct inheritance *all, const 
                         n++;
                 bool is_model = e->kind == INHERITED_MODEL;
                 uint64_t *last = &persist->counters[is_model ? SNAPSHOT_MODEL_IDS : SNAPSHOT_PROCESS_IDS];
-                if (e->record == NULL && *last < e->id)
+                if (!is_record(e) && *last < e->id)
                         *last = e->id;
                 if (!is_model)
                         restore_process(persist, e, n, limit);
-                else if (e->record == NULL)
+                else if (!is_record(e))
                         restore_model(persist, e, n);
         }
 }
