@@ -53,7 +53,7 @@ struct http *http_free(struct http *http);
 struct http_headers {
         struct curl_slist *lines; /* "Name: value" */
         size_t n;
-        uint64_t by; /* whose they are, as authorize() numbers them */
+        uint64_t credentials; /* the number of those that authorize() has added: others have another one */
 };
 
 /* Refuses line breaks (STREAMER_EINVAL), and more than HTTP_HEADERS_MAX. */
@@ -87,9 +87,9 @@ struct http_answer {
         uint64_t total; /* size of the whole object, UINT64_MAX where it is unknown */
         char *body;     /* NUL-terminated */
         size_t body_len;
-        char *redirect_url; /* target of the last redirect; NULL if there was none */
-        char *condition;    /* what the server said of an If-Match (412), without which it was asked again; or NULL */
-        uint64_t by;        /* for refused(): of the headers that authorize() added */
+        char *redirect_url;   /* target of the last redirect; NULL if there was none */
+        char *condition;      /* what the server said of an If-Match (412), without which it was asked again; or NULL */
+        uint64_t credentials; /* of the request, as in its headers */
 };
 void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
 

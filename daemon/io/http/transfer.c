@@ -327,7 +327,7 @@ static int add_headers(struct http_transfer *t)
  * body. */
 static struct curl_slist to_localhost = {.data = (char[]){"::localhost:"}};
 
-#define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
+#define SET(easy, ok, option, value) ((ok) = curl_easy_setopt(easy, option, value) == CURLE_OK && (ok))
 
 static bool set_options(struct http_transfer *t)
 {
@@ -338,50 +338,50 @@ static bool set_options(struct http_transfer *t)
         const char *method = r->method ?: "GET";
         bool head = strcmp(method, "HEAD") == 0, ok = true;
         curl_easy_reset(easy);
-        SET(CURLOPT_URL, t->url); /* http or https: http_url_allowed() */
-        SET(CURLOPT_SHARE, t->http->share);
-        SET(CURLOPT_PATH_AS_IS, 1L);
-        SET(CURLOPT_NOSIGNAL, 1L);
+        SET(easy, ok, CURLOPT_URL, t->url); /* http or https: http_url_allowed() */
+        SET(easy, ok, CURLOPT_SHARE, t->http->share);
+        SET(easy, ok, CURLOPT_PATH_AS_IS, 1L);
+        SET(easy, ok, CURLOPT_NOSIGNAL, 1L);
         /* A proxy's answer to CONNECT is not the object's. */
-        SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+        SET(easy, ok, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
         /* Else the end of a request waits for its host's name to be resolved, without a limit. */
-        SET(CURLOPT_QUICK_EXIT, 1L);
+        SET(easy, ok, CURLOPT_QUICK_EXIT, 1L);
 #endif
-        SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-        SET(CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
-        SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
-        SET(CURLOPT_TCP_KEEPALIVE, 1L);
-        SET(CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
-        SET(CURLOPT_BUFFERSIZE, (long)t->buffer_size);
-        SET(CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
+        SET(easy, ok, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+        SET(easy, ok, CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
+        SET(easy, ok, CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
+        SET(easy, ok, CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(easy, ok, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
+        SET(easy, ok, CURLOPT_BUFFERSIZE, (long)t->buffer_size);
+        SET(easy, ok, CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
         if (ca != NULL) {
-                SET(CURLOPT_CAINFO, ca);
-                SET(CURLOPT_CAPATH, NULL);
+                SET(easy, ok, CURLOPT_CAINFO, ca);
+                SET(easy, ok, CURLOPT_CAPATH, NULL);
         }
         /* The environment's proxy is for hosts outside. */
         if (http_url_loopback(&t->at) || r->plain_ok)
-                SET(CURLOPT_NOPROXY, "*");
+                SET(easy, ok, CURLOPT_NOPROXY, "*");
         /* A name below "localhost" is this host's, whatever a name server says. */
         if (http_url_below_localhost(&t->at))
-                SET(CURLOPT_CONNECT_TO, &to_localhost);
-        SET(CURLOPT_HTTPHEADER, t->sent.lines);
-        SET(CURLOPT_NOBODY, head ? 1L : 0L);
+                SET(easy, ok, CURLOPT_CONNECT_TO, &to_localhost);
+        SET(easy, ok, CURLOPT_HTTPHEADER, t->sent.lines);
+        SET(easy, ok, CURLOPT_NOBODY, head ? 1L : 0L);
         if (r->body != NULL) {
-                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
-                SET(CURLOPT_POSTFIELDS, r->body);
+                SET(easy, ok, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
+                SET(easy, ok, CURLOPT_POSTFIELDS, r->body);
         }
-        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
+        SET(easy, ok, CURLOPT_CUSTOMREQUEST, head ? NULL : method);
         if (r->len > 0) {
                 char range[64];
                 snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
-                SET(CURLOPT_RANGE, range);
+                SET(easy, ok, CURLOPT_RANGE, range);
         }
-        SET(CURLOPT_HEADERFUNCTION, on_header);
-        SET(CURLOPT_HEADERDATA, t);
-        SET(CURLOPT_WRITEFUNCTION, on_bytes);
-        SET(CURLOPT_WRITEDATA, t);
-        SET(CURLOPT_PRIVATE, t);
+        SET(easy, ok, CURLOPT_HEADERFUNCTION, on_header);
+        SET(easy, ok, CURLOPT_HEADERDATA, t);
+        SET(easy, ok, CURLOPT_WRITEFUNCTION, on_bytes);
+        SET(easy, ok, CURLOPT_WRITEDATA, t);
+        SET(easy, ok, CURLOPT_PRIVATE, t);
         return ok;
 }
 
@@ -478,7 +478,7 @@ static int report_refusal(struct http_transfer *t)
         struct http_access *access = t->request.access;
         if (access == NULL || access->ops->refused == NULL || t->left_origin)
                 return HTTP_REFUSAL_STAYS;
-        t->answer.by = t->sent.by;
+        t->answer.credentials = t->sent.credentials;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }
 

@@ -261,7 +261,7 @@ static int authorize(struct http_access *access, const struct http_request *requ
         int r = aws_credentials_get(a->endpoint->credentials, &keys, error);
         if (r != AWS_CREDENTIALS_READY)
                 return r == AWS_CREDENTIALS_LATER ? HTTP_AUTHORIZED_LATER : r;
-        more->by = keys.number;
+        more->credentials = keys.number;
         return aws_sign(more, request, a->region, time(NULL) + (time_t)load_relaxed(&a->endpoints->clock_ahead), &keys,
                         error);
 }
@@ -305,7 +305,7 @@ static bool keys_expired(struct s3_auth *a, const struct http_answer *answer, co
         for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
                 expired |= strcmp(fault->code, codes[i]) == 0;
         return expired && a->endpoint->credentials != NULL &&
-               aws_credentials_refused(a->endpoint->credentials, answer->by);
+               aws_credentials_refused(a->endpoint->credentials, answer->credentials);
 }
 
 /* True: the clock that the request was signed by differs from the store's, which is known now. Signatures are valid for

@@ -83,7 +83,7 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
         if (auth->empty)
                 return 0;
         lock_scope(&auth->mutex);
-        more->by = auth->number;
+        more->credentials = auth->number;
         return http_headers_add(more, "Authorization", auth->authorization, error);
 }
 
@@ -104,7 +104,7 @@ bool http_auth_reread(struct http_auth *auth, const struct http_answer *answer)
                 auth->number++;
                 value = NULL;
         }
-        return answer->by != auth->number;
+        return answer->credentials != auth->number;
 }
 
 /* ---- by host ---- */

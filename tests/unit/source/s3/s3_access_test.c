@@ -55,12 +55,13 @@ static uint64_t signed_by(const char *access_key)
         ck_assert_msg(r == 0, "%s", error.text);
         const char *authorization = http_headers_find(&headers, "Authorization");
         ck_assert_ptr_nonnull(strstr(authorization, format_text("Credential=%s/", access_key)));
-        return headers.by;
+        return headers.credentials;
 }
 
 static int answered(uint64_t by, int status, const char *body)
 {
-        struct http_answer answer = {.status = status, .by = by, .body = format_text("<Error>%s</Error>", body)};
+        struct http_answer answer = {
+                .status = status, .credentials = by, .body = format_text("<Error>%s</Error>", body)};
         answer.body_len = strlen(answer.body);
         return access_->ops->refused(access_, &request, &answer, &error);
 }
