@@ -388,7 +388,7 @@ static int dir_init(struct remote_dir *dir, const struct sources *sources, const
         const char *variable = filled(getenv("HF_TOKEN"));
         if (r == STREAMER_EFAILED && variable != NULL && same_text(variable, token)) {
                 cleanup_free char *why = strdup(error->text);
-                error_set(error, STREAMER_EFAILED, "HF_TOKEN: %s", why ?: "not usable");
+                error_set(error, STREAMER_EFAILED, "HF_TOKEN: %s", why ?: "");
         }
         return r;
 }
