@@ -41,6 +41,8 @@ CONFIGURATIONS = ("config.json", "params.json", "model_index.json")
 # Weights of other formats, which an engine may prefer to no safetensors at all.
 _WEIGHTS = (SUFFIX, ".bin", ".pt")
 
+_OF_SET = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 
 # Of a folder, the files that the engine's own loader would read, in its order: of a tensor in two, the last counts.
@@ -232,7 +234,9 @@ def _read_alone(folder: Path) -> set[str]:
         except (ValueError, KeyError):
             return set()
     names = {path.name for path in folder.glob("[!.]*" + SUFFIX)}
-    return names if len(names) == 1 and not any(folder.glob("*.index.json")) else set()
+    alone = len(names) == 1 and not any(folder.glob("*.index.json"))
+    # Of a set the daemon wants all files; an engine takes what is there, and what it lacks is named later.
+    return names if alone and not _OF_SET.search(min(names)) else set()
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:

@@ -40,6 +40,7 @@ def test_the_list_names_the_files_that_can_be_fetched(checkpoint: Path) -> None:
     assert {"config.json", "empty.txt"} <= set(names)
     for name in names:
         assert streamerd.fetch(checkpoint, name) == (checkpoint / name).read_bytes()
+    assert sorted([*names, "model.safetensors"]) == sorted(streamerd.fetch_list(checkpoint, weights=True))
 
 
 def test_a_missing_file_is_named(checkpoint: Path) -> None:
