@@ -83,6 +83,17 @@ def a_tensor_that_is_in_two_shards_of_an_index(folder: Path) -> None:
     index(folder, {**of, "q": "model-00002-of-00002.safetensors", "z": "model-00002-of-00002.safetensors"})
 
 
+def a_tensor_that_the_index_does_not_name(folder: Path) -> None:
+    shards_with_an_index(folder)
+    save(folder, "model-00002-of-00002.safetensors", b=2, mtp__w=7)
+
+
+def an_entry_of_the_index_without_a_tensor(folder: Path) -> None:
+    _shards(folder)
+    of = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index(folder, {**of, "mtp.w": "model-00002-of-00002.safetensors"})
+
+
 def one_file_and_an_index_of_others(folder: Path) -> None:
     save(folder, "model.safetensors", a=7, b=7)
     shards_with_an_index(folder)
@@ -166,6 +177,11 @@ def an_index_without_a_shard(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
 
 
+def an_index_of_a_folder_below(folder: Path) -> None:
+    _shards(folder / "shards")
+    index(folder, {name: f"shards/model-0000{i}-of-00002.safetensors" for i, name in ((1, "a"), (2, "b"))})
+
+
 def no_weights(folder: Path) -> None:
     (folder / "config.json").write_text("{}")
 
@@ -174,7 +190,8 @@ LAYOUTS: tuple[Callable[[Path], None], ...] = (
     one_file, one_file_of_another_name, shards_with_an_index, shards_without_an_index,
     shards_of_which_the_last_sorts_first, a_second_file_beside_the_model, an_adapter_beside_the_model,
     an_optimizer_beside_the_shards, a_file_that_the_index_does_not_name, a_tensor_that_is_in_two_shards,
-    a_tensor_that_is_in_two_shards_of_an_index, one_file_and_an_index_of_others, consolidated_beside_an_index,
+    a_tensor_that_is_in_two_shards_of_an_index, a_tensor_that_the_index_does_not_name,
+    an_entry_of_the_index_without_a_tensor, one_file_and_an_index_of_others, consolidated_beside_an_index,
     consolidated_beside_shards, consolidated_beside_one_file, consolidated_alone, diffusers_shards_with_their_index,
     two_splits_of_a_diffusers_model, a_variant_beside_the_model, a_variant_with_an_index_of_its_own, two_variants,
     hidden_files, a_pickle_beside_the_model, an_unfinished_download, a_name_of_many_letters,
@@ -185,9 +202,9 @@ UNREADABLE: tuple[Callable[[Path], None], ...] = (a_folder_of_pickles, an_index_
 
 
 def write(folder: Path, layout: Callable[[Path], None]) -> Path:
-    """The folder of the model: a subfolder, where the layout makes one."""
+    """The folder of the model: a subfolder, where the layout makes nothing else."""
     place = folder / layout.__name__
     place.mkdir(parents=True)
     layout(place)
-    below = [path for path in place.iterdir() if path.is_dir()]
-    return below[0] if below else place
+    below = list(place.iterdir())
+    return below[0] if len(below) == 1 and below[0].is_dir() else place

@@ -242,8 +242,20 @@ def test_sources_beside_the_main_one_have_their_revision_and_folder(models, monk
     assert loader._place(secondary("some/llama", None)) == str(snapshot)
     assert loader._place(secondary("some/llama", None, subfolder="part")) == str(snapshot / "part")
     assert loader._place(secondary("some/other", "v3")) == "hf://some/other@v3"
-    with pytest.raises(RuntimeError, match="reads no folder of a repository of the Hub"):
-        loader._place(secondary("some/other", None, subfolder="part"))
+    assert loader._place(secondary("some/other", "v3", subfolder="part")) == "hf://some/other@v3/part"
+
+
+def test_a_file_beside_the_model_is_read_from_the_hub(online, hub, cloud, models, expected):
+    """Without an index vLLM reads all files: each is a model of the daemon."""
+    folder = models / "head apart on the hub"
+    shutil.copytree(models / "checkpoint", folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({"lm_head.weight": weights.pop("lm_head.weight")}, folder / "lm_head.safetensors", metadata={"format": "pt"})
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    hub.add("some/parts", folder)
+    assert online.run("some/parts", "streamerd", {"socket": cloud.socket})[0] == expected
+    sources = {m["source"] for m in cloud.ctl("list")["models"]}
+    assert {f"hf://some/parts@main/{name}.safetensors" for name in ("model", "lm_head")} <= sources
 
 
 def test_with_fallback_the_engine_reads_the_name_itself(logs, models, expected, tmp_path):

@@ -46,6 +46,13 @@ def test_a_folder_that_vllm_cannot_read_is_refused(models, daemon, layout):
         weights("streamerd", folder, socket=daemon.socket)
 
 
+def test_a_folder_that_vllm_cannot_read_is_read_where_the_daemon_can(models, daemon):
+    folder = layouts.write(models / "more", layouts.an_index_of_a_folder_below)
+    with pytest.raises(RuntimeError, match="Cannot find any model weights"):
+        weights("auto", folder)
+    assert weights("streamerd", folder, socket=daemon.socket) == {"a": [1] * 4, "b": [2] * 4}
+
+
 def test_weights_of_another_format_are_named(models, daemon):
     folder = layouts.write(models / "other format", layouts.a_folder_of_pickles)
     with pytest.raises(streamerd.NotFoundError, match=r"no safetensors files; pytorch_model\.bin would have to be converted"):

@@ -167,7 +167,9 @@ def resident_model(source: str, options: Options) -> str:
 
     Raises NotFoundError if there is none.
     """
-    canonical = source if "@" in source else source + "@main"
+    name = re.match(r"[^/]+/[^/@]+", source.removeprefix(HUB))
+    end = len(HUB) + (name.end() if name else 0)
+    canonical = source if source[end : end + 1] == "@" else f"{source[:end]}@main{source[end:]}"
     for model in connect(options.socket, options.autostart).call("list")["models"]:
         if model["source"] == canonical and model["state"] == "ready":
             return str(model["name"])

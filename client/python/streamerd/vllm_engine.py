@@ -525,14 +525,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
     def _place(self, source: DefaultModelLoader.Source) -> str:
         path = source_of(source.model_or_path, _cache())
         path = locate(path, source.revision, self.load_config.download_dir)
-        if source.subfolder is None:
-            return path
-        if path.startswith(HUB):
-            raise RuntimeError(
-                f"{path}: load format streamerd reads no folder of a repository of the Hub ({source.subfolder}): download "
-                "it first, or use load format auto"
-            )
-        return os.path.join(path, source.subfolder)
+        return path if source.subfolder is None else os.path.join(path, source.subfolder)
 
     def _views(self, residents: list[streamerd.Model[Any]], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         shared = self._shared if self._loads else None
