@@ -9,22 +9,24 @@
  *   else                        a new number
  *
  * A request with the same name, source, pattern and devices joins a load before that opens anything (loads.c), one with
- * another name here. It shares the load's outcome. Options combine so that no request gets less than from its own load:
+ * another name here. It shares the load's outcome, and no request gets less than from a load of its own:
  *
+ *   name, rights, settings      each has its own (load_request.c); one that asks for settings of a model that turns out
+ *                               to be another user's ends alone
  *   wait                        if any request sets it
  *   no_evict                    if all set it: it is a courtesy of the caller, not a right of the victim
- *   pin                         if any sets it
- *   priority, keep_alive,       the latest value
- *   drain_timeout
  *   verify                      joins only a verified load, else is a load of its own
  *   devices                     must be the same, and none may have failed
  *   caller, roots, limits       of the first request; a further name is charged to the one that joins
- *   name                        each has its own
  *   dry_run                     never joins
  *
  * A load that waits for another one may thereby wait for memory even if it asked not to: its files are being loaded.
  */
 #include "daemon/load/load_private.h"
+
+#include "daemon/base/log/log.h"
+
+#include <string.h>
 
 /* The older load that produces this generation. Waiting only for older loads excludes cycles. */
 static struct load *load_producing(const struct load *load, const struct generation *generation)
@@ -69,70 +71,117 @@ static struct generation *find_resident(const struct load_target *target, uint64
         *other = same != NULL ? load_producing(load, same) : NULL;
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;
-        bool verified = *other != NULL ? (*other)->request.sha256 : same->verified;
-        if (!load->request.sha256 || verified)
+        bool verified = *other != NULL ? (*other)->sha256 : same->verified;
+        if (!load->sha256 || verified)
                 return same;
         *other = NULL;
         return NULL;
 }
 
-static int check_retention(const struct load *load, const struct generation *generation, struct error *error)
+/* ---- sharing a generation ---- */
+
+/* Requests that ask for what they may not of one of these generations end alone. False: none is left, and the load has
+ * ended. */
+static bool deny_requests(struct load *load, struct generation *const *same)
 {
-        uid_t owner = generation_owner(generation);
-        if (retention_allowed(&load->request.retention, owner, load->caller.uid, load->request.admin))
-                return 0;
-        return error_set(error, STREAMER_EPERM,
-                         "%s: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an "
-                         "admin, and not for uid %u%s%s%s",
-                         generation_name(generation), (unsigned)owner, (unsigned)load->caller.uid,
-                         load->request.users != NULL ? " (" : "", load->limits.rule,
-                         load->request.users != NULL ? ")" : "");
+        struct error error = {0};
+        list_each_item_safe (struct load_request, r, &load->requests, link) {
+                int denied = 0;
+                for (size_t i = 0; denied == 0 && i < load->n_targets; i++)
+                        if (same[i] != NULL)
+                                denied = load_request_check(r, same[i], &error);
+                if (denied < 0)
+                        load_deny(r, &error);
+        }
+        list_each_item (const struct load_request, r, &load->requests, link)
+                if (!r->by_verb)
+                        return true;
+        require(error.code != 0); /* each name has a request */
+        load_each_open (t, load) {
+                generation_discard(t->generation);
+                target_put_generation(t);
+        }
+        load_end(load, LOAD_FAILED, &error);
+        return false;
 }
 
-static void share(struct load_target *target, struct generation *same, bool serves)
+/* A request that was not denied has the name. */
+static bool is_asked_for(const struct load *load, const char *name)
+{
+        list_each_item (const struct load_request, r, &load->requests, link)
+                if (!r->by_verb && strcmp(r->name, name) == 0)
+                        return true;
+        return false;
+}
+
+int load_give_name(const struct load *load, struct model_name *name, struct generation *to, struct error *error)
+{
+        struct quota_charge charge = name->charge;
+        if (generation_has_name(to, name->text))
+                return 0;
+        name->charge = (struct quota_charge){.user = NULL};
+        int r = charge.user == NULL ? load_charge_model(load, name->text, to->device, &charge, error) : 0;
+        quota_commit(&charge);
+        if (r == 0 && generation_add_name(to, name->text, model_name_source(name), model_name_caller(name), name->owner,
+                                          &charge) < 0)
+                r = error_no_memory(error);
+        quota_discharge(&charge);
+        return r;
+}
+
+/* False: the load has failed. */
+static bool share(struct load_target *target, struct generation *same, bool serves)
 {
         struct load *load = target->load;
         struct generation *mine = target->generation;
         struct error error = {0};
-        int r = check_retention(load, same, &error);
-        if (r == 0 && !generation_has_name(same, load->name)) {
-                struct quota_charge charge = {.user = NULL};
-                r = load_charge_model(load, same->device, &charge, &error);
-                quota_commit(&charge);
-                if (r == 0 &&
-                    generation_add_name(same, load->name, load->source, &load->caller, load->owner, &charge) < 0)
-                        r = error_no_memory(&error);
-                quota_discharge(&charge);
+        int r = 0;
+        require(target_lives(target) && mine != NULL && mine != same);
+        list_each_item (struct model_name, n, &mine->names, link)
+                if (r == 0 && is_asked_for(load, n->text))
+                        r = load_give_name(load, n, same, &error);
+        if (r == 0) {
+                list_each_item (const struct load_request, request, &load->requests, link)
+                        load_request_apply(request, same);
+                /* Afterwards: the drain timeout of this load applies to what it replaces. */
+                list_each_item (const struct model_name, n, &mine->names, link)
+                        if (serves && is_asked_for(load, n->text))
+                                generation_take_over(same, n->text);
         }
         generation_discard(mine);
         target_put_generation(target);
         if (r < 0) {
                 load_end(load, LOAD_FAILED, &error);
-                return;
+                return false;
         }
-        load_apply_retention(load, same); /* first: the drain timeout of this load applies to what it replaces */
-        if (serves)
-                generation_take_over(same, load->name);
+        generation_get(same);
         target->generation = same;
+        target->served = same->sequence;
         target_set_state(target, TARGET_SERVES);
         target->copy.dead = true; /* nothing is copied there */
         load->number = same->number;
-        generation_get(same);
         generation_changed(same);
+        return true;
 }
 
-/* One device each: the watchers move to the other load. */
-static void join(struct load *load, struct generation *same, struct load *other)
+/* One device each: the requests move to the other load, and this one ends. */
+static void join_and_end(struct load *load, struct generation *same, struct load *other)
 {
-        share(&load->targets[0], same, false);
-        if (load_ended(load->state))
+        if (!share(&load->targets[0], same, false))
                 return;
-        if (load->request.retention.priority > 0)
-                load_set_priority(other, load->priority);
-        load_relax(other, load->request.wait, load->request.no_evict);
-        load_move_watchers(load, other);
+        list_each_item (const struct load_request, r, &load->requests, link)
+                if (r->change.asks & SETTING_PRIORITY)
+                        load_set_priority(other, r->change.to.priority);
+        load_relax(other, load->wait, load->no_evict);
+        if (load_is_settled(other)) /* else it may share another generation than this one */
+                load_settle_requests(load);
+        log_info("%s: joins the load of %s", load->name, other->name);
+        load->joined = true;
+        load_move_requests(load, other);
         load_end(load, LOAD_READY, NULL);
 }
+
+/* ---- numbers ---- */
 
 /* A replica shares the number of the resident generation, unless that is in use on one of the devices: by a generation
  * there, or since the name serves a later one there, which has precedence. A failure of that number on the device is
@@ -147,7 +196,8 @@ static void set_numbers(struct load *load)
                 if (number != 0 && t->generation != NULL && failed != NULL && failed->number == number)
                         generation_drop_name(failed, load->name);
                 const struct generation *ready = resident_on(resident, load->name, GENERATION_READY, t->device);
-                if (resident_holds(resident, number, t->device) || (ready != NULL && ready->number > number))
+                if (resident_holds(resident, number, t->device, t->generation) ||
+                    (ready != NULL && ready->number > number))
                         number = 0;
         }
         load_each_open (t, load) {
@@ -168,7 +218,7 @@ enum coalesced load_coalesce(struct load *load)
         struct load *other, *under_way = NULL;
         uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;
         /* Ranks are of one load: all are resident, or none counts. */
-        bool counts = !load->request.dry_run;
+        bool counts = !load->dry_run;
         for (size_t i = 0; i < load->n_targets; i++) {
                 same[i] = find_resident(&load->targets[i], number, &other);
                 load->targets[i].resident = same[i] != NULL;
@@ -180,17 +230,21 @@ enum coalesced load_coalesce(struct load *load)
                         load_await(load, under_way);
                         return COALESCE_AWAITS;
                 }
-                join(load, same[0], under_way);
+                if (deny_requests(load, same))
+                        join_and_end(load, same[0], under_way);
                 require(load_ended(load->state));
                 return COALESCE_ENDED;
         }
-        for (size_t i = 0; counts && i < load->n_targets && !load_ended(load->state); i++)
-                if (same[i] != NULL)
-                        share(&load->targets[i], same[i], true);
-        if (counts && !load_ended(load->state) && !load_has(load, TARGET_OPEN))
-                load_end(load, LOAD_READY, NULL);
-        if (load_ended(load->state))
+        if (counts && !deny_requests(load, same))
                 return COALESCE_ENDED;
+        for (size_t i = 0; counts && i < load->n_targets; i++)
+                if (same[i] != NULL && !share(&load->targets[i], same[i], true))
+                        return COALESCE_ENDED;
+        if (counts && !load_has(load, TARGET_OPEN)) {
+                load_end(load, LOAD_READY, NULL);
+                return COALESCE_ENDED;
+        }
+        load_settle_requests(load);
         load_find_cached(load);
         set_numbers(load);
         return COALESCE_LOADS;

@@ -22,8 +22,8 @@
 
 static int open_source(const struct load *load, struct source_set *opened, struct error *error)
 {
-        const struct sources sources = sources_for(load->loads->sources, load->request.roots, &load->caller);
-        return source_open(&sources, load->source, load->request.sha256, opened, error);
+        const struct sources sources = sources_for(load->loads->sources, load->roots, &load->caller);
+        return source_open(&sources, load->source, load->sha256, opened, error);
 }
 
 static void open_run(struct load *load)
@@ -334,7 +334,7 @@ static void take_plans(struct load *load)
 static bool is_read(const struct load *load)
 {
         load_each_part (part, load) {
-                size_t files = load->request.sha256 ? part->resolved.set.n_objects : 0;
+                size_t files = load->sha256 ? part->resolved.set.n_objects : 0;
                 bool complete = part->state == PART_READ && part->built && part->files_checked >= files;
                 if (part_first(part) != NULL && !complete)
                         return false;
@@ -342,31 +342,52 @@ static bool is_read(const struct load *load)
         return true;
 }
 
-/* The same request as a new load, unless that was done too often, or there is no memory. What was read is of the old
- * file, complete or not. Clients that attached early are notified of the failure. */
-static bool begin_again(struct load *load)
+/* A new load takes over the requests and the names, unless that was done too often, or there is no memory. What was
+ * read is of the old file, complete or not. Clients that attached early are notified of the failure. */
+static void begin_again(struct load *load)
 {
         struct device *devices[LOAD_DEVICES];
+        struct error error;
+        int r = 0;
+        const struct load_args args = {.source = load->source,
+                                       .name = load->name,
+                                       .pattern = load->pattern,
+                                       .sha256 = load->sha256,
+                                       .wait = load->wait,
+                                       .no_evict = load->no_evict,
+                                       .retention = {.priority = load->priority},
+                                       .caller = &load->caller,
+                                       .owner = &load->owner,
+                                       .roots = load->roots,
+                                       .users = load->users,
+                                       .limits = &load->limits};
+        require(!load->dry_run && !load->probe);
         if (!load->replaced || load->loads->over || load->restarts == LOAD_RESTARTS)
-                return false;
+                return;
         for (size_t i = 0; i < load->n_targets; i++)
                 devices[i] = load->targets[i].device;
-        struct load *next = load_new(load->loads, &load->request, devices, load->n_targets);
+        struct load *next = load_new(load->loads, &args, devices, load->n_targets);
         if (next == NULL)
-                return false;
-        load_each_open (t, load) /* verbs may have changed them since the request */
-                next->targets[t - load->targets].generation->settings = t->generation->settings;
-        next->priority = load->priority;
+                return;
+        load_each_open (t, load) {
+                struct generation *g = next->targets[t - load->targets].generation;
+                g->settings = t->generation->settings; /* with what requests and verbs have changed */
+                list_each_item (struct model_name, n, &t->generation->names, link)
+                        r = r ?: load_give_name(next, n, g, &error);
+        }
+        if (r < 0) {
+                load_discard(next);
+                return;
+        }
         next->restarts = load->restarts + 1;
         next->started_ns = load->started_ns;
         next->charge = load->charge;
         load->charge = (struct quota_charge){.user = NULL};
         load->superseded = true;
-        load_move_watchers(load, next);
+        load_move_requests(load, next);
         load_launch(next);
         log_info("%s: its files were replaced while they were read: the load begins again (%u of %d): %s", load->name,
                  load->restarts + 1, LOAD_RESTARTS, load->step_error.text);
-        return true;
 }
 
 static void take_digests(struct load *load)
@@ -374,7 +395,7 @@ static void take_digests(struct load *load)
         take_samples(load);
         load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;
-                t->generation->verified = load->request.sha256;
+                t->generation->verified = load->sha256;
                 memcpy(t->generation->digest, header->digest, DIGEST_SIZE);
         }
 }
@@ -417,7 +438,7 @@ static void load_advance(struct load *load)
                 return;
         switch (load->state) {
         case LOAD_LOCATING:
-                if (source_is_local(load->source) && !load->request.dry_run)
+                if (source_is_local(load->source) && !load->dry_run)
                         reader_announce(load->loads->reader, &load->announced, load->lane);
                 enter(load, LOAD_OPENING);
                 break;
@@ -443,7 +464,7 @@ static void load_advance(struct load *load)
         case LOAD_PLANNING:
                 if (load->step_error.code != 0) {
                         load_end(load, LOAD_FAILED, &load->step_error);
-                } else if (load->request.dry_run) {
+                } else if (load->dry_run) {
                         load_end(load, LOAD_READY, NULL);
                 } else {
                         take_plans(load);
@@ -498,7 +519,10 @@ static void on_advance(struct callback *item)
 /* A worker looks the source's file system up first, in a file as well: the announcement names it. */
 void load_launch(struct load *load)
 {
-        require(load->state == LOAD_LOCATING);
+        require(load->state == LOAD_LOCATING && load->id == 0);
+        load->id = ++load->loads->last_id;
+        list_append(&load->loads->all, &load->link);
+        load->loads->n_running++;
         load->advance.run = on_advance;
         loads_check_prefault(load->loads);
         start_step(load, WORK_LANE_CPU);

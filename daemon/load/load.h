@@ -32,13 +32,17 @@
  * place, is a part of its own; and so is each rank of a model that is split by rank. A replica that fails frees its
  * memory and the others continue; the load fails with the last one. Ranks succeed or fail together.
  *
- * If a file was replaced by another one while it was read, the load is superseded: a new one of the same request takes
- * over its watchers, at most three times. A file that was changed in place fails the load.
+ * If a file was replaced by another one while it was read, the load is superseded: a new one takes over its requests
+ * and all names of its generations, at most three times. A file that was changed in place fails the load.
  *
- * A load has ended as soon as its outcome is known. Its watchers are called in a later turn of the loop, since the end
- * may be decided in the midst of a change; until then the load keeps its references to generations. The object stays
- * until work in flight is done and all subscribers are notified. Only cancel ends a load early, not the end of its
- * client's connection.
+ * Requests. A load serves one request or several: those that repeat it, and those that joined it under other names
+ * (coalesce.c). Each has its own name, rights and answer (load_request.c). They move on, with all that watches them,
+ * to the load that this one joins, or to the one that it begins again as.
+ *
+ * A load has ended as soon as its outcome is known, and all its requests with it. Watchers are called in a later turn
+ * of the loop, since the end may be decided in the midst of a change; until then the load keeps its references to
+ * generations. The object stays until work in flight is done and all subscribers are notified. Only cancel ends a load
+ * early, not the end of its client's connection.
  */
 #pragma once
 
@@ -75,7 +79,8 @@ static inline bool load_ended(enum load_state state)
 #define LOAD_DEVICES READ_TARGETS
 #define LOAD_MAGIC 0x6c6f6164u
 
-struct load_request {
+/* What is asked for. */
+struct load_args {
         const char *source;
         const char *name;
         const char *const *devices; /* none: the only device */
@@ -95,12 +100,38 @@ struct load_request {
 
 struct load;
 
+/* The settings of a model that a request or a verb changes, and their values. */
+enum model_setting { SETTING_PINNED = 1, SETTING_KEEP_ALIVE = 2, SETTING_DRAIN_TIMEOUT = 4, SETTING_PRIORITY = 8 };
+struct settings_change {
+        unsigned asks; /* of enum model_setting */
+        struct model_settings to;
+};
+
+#define LOAD_REQUEST_MAGIC 0x6c726571u
+
+/* One request of a load, which owns it. It stays while it is watched, and otherwise at least until the loop's next
+ * turn. */
+struct load_request {
+        unsigned magic;    /* LOAD_REQUEST_MAGIC */
+        struct list link;  /* in load->requests; in load->answers once it has ended */
+        struct load *load; /* changes when the load joins another, or begins again */
+        char *name;
+        uid_t uid;
+        bool admin;
+        char *rule;                    /* that limits its user, for messages; NULL: none */
+        bool by_verb;                  /* of a verb that changes settings: nobody waits for it */
+        struct settings_change change; /* that a shared generation has not been given yet */
+        struct error error;            /* why it was denied, alone; code 0: its outcome is that of the load */
+        uint64_t end_number;           /* ascending by end; 0: it has not ended */
+        struct list watchers, subscribers;
+};
+
 /* A watcher or subscriber of the end; embedded. load_unwatch() removes it; a watcher is removed before it is called. */
 struct load_watch {
         struct list link;
-        struct load *load; /* changes when the load joins another */
+        struct load_request *request;
         /* Called in a turn of the loop of its own; it may free the watch. NULL: a subscriber. */
-        void (*ended)(struct load_watch *watch, struct load *load);
+        void (*ended)(struct load_watch *watch, struct load_request *request);
 };
 
 struct load_progress {
@@ -135,6 +166,7 @@ struct load_target {
         enum target_state state;
         struct error error; /* why it failed */
         bool resident;      /* when the source was opened, these files were */
+        uint64_t served;    /* TARGET_SERVES: the sequence of the generation, which a load that waits does not hold */
         struct read_target copy;
         struct table manifest; /* from the host cache, until it is the generation's */
         enum page_kind wrong;  /* pages whose bytes were not those that were read; PAGES_NONE */
@@ -179,17 +211,20 @@ struct load {
         struct loads *loads;
         enum load_state state;
         struct error error;
-        char *name, *source;
+        char *name; /* under which it began */
+        char *source;
         char *pattern; /* NULL: replicas */
-        struct caller caller;
-        uid_t owner; /* of the name, if it is new */
+        bool sha256, dry_run, probe;
+        struct caller caller;       /* the first request's, for whom the source is opened */
+        uid_t owner;                /* of the name, if it is new */
+        struct source_roots *roots; /* a reference; NULL: the loads' own */
+        struct quotas *users;       /* the caller is charged; NULL: no quotas */
         struct quota_limits limits;
-        /* The request that began the load, merged with the requests that joined it. Its pointers point to the fields
-         * above; its devices are NULL. */
-        struct load_request request;
-        bool abandoned;             /* atomic: it has ended; for steps still in flight */
-        struct quota_charge charge; /* until it has ended */
-        unsigned priority;          /* its weight where loads share the reader */
+        struct list requests, answers; /* of struct load_request; answers: that have ended */
+        bool wait, no_evict;           /* terms of admission: of all requests together (load_relax) */
+        bool abandoned;                /* atomic: it has ended; for steps still in flight */
+        struct quota_charge charge;    /* until it has ended */
+        unsigned priority;             /* its weight where loads share the reader */
         uint64_t lane;
         struct announced_load announced; /* from opening to reading: other loads make way */
 
@@ -200,8 +235,6 @@ struct load {
         struct load_part *parts;
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
-        struct list watchers, subscribers;
-        uint64_t end_number; /* ascending by end; 0: it has not ended */
         uint64_t started_ns, ended_ns;
 
         struct source_set opened;     /* the source, all of it */
@@ -211,7 +244,7 @@ struct load {
         struct list in_awaiting;      /* in awaits->awaiting */
         struct list awaiting;         /* loads that await this one */
         struct callback advance;      /* load_advance(), on a later turn of the loop */
-        struct callback end;          /* on a later turn of the loop: calls the watchers */
+        struct callback end;          /* on a later turn of the loop: calls the watchers of what has ended */
         struct work step;             /* of the load, as opposed to those of its targets and parts */
         struct error step_error;
         enum load_state step_of; /* the state whose steps are in flight; constant meanwhile: threads read it */
@@ -225,6 +258,7 @@ struct load {
         bool refused;      /* a device refused what was granted */
         bool replaced;     /* the check has found other files in place of those that were read */
         bool superseded;   /* it has been begun again, as another load */
+        bool joined;       /* its requests have joined another load */
         unsigned restarts; /* of the same request, before this load */
 };
 
@@ -250,9 +284,9 @@ struct loads {
         const char *(*desired_source)(const struct loads *loads, const char *name);
         /* Tensors of this generation have arrived, or its tables are complete. */
         void (*arrived)(struct loads *loads, struct generation *generation);
-        /* A load with subscribers has ended, in a turn of the loop of its own. NULL: there are none. */
+        /* Requests with subscribers have ended, in a turn of the loop of its own. NULL: there are none. */
         void (*ended)(struct loads *loads);
-        uint64_t n_ended;
+        uint64_t n_ended; /* ends of loads and of single requests */
         void *context;
 };
 
@@ -264,9 +298,9 @@ void loads_cancel_all(struct loads *loads);
 /* When a load begins or ends, and about once a second: devices prefault memory only while no load is in progress. */
 void loads_check_prefault(struct loads *loads);
 
-/* Begins a load, or returns the one in progress for the same name and source. *out is borrowed and has not ended
- * when this returns. STREAMER_EINVAL, _ELIMIT, _ENOMEM, _ECANCELED. */
-int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error);
+/* Begins a load, or joins the one in progress for the same name and source. *out is the load's and has not ended when
+ * this returns. STREAMER_EINVAL, _EPERM (settings of another user's model), _ELIMIT, _ENOMEM, _ECANCELED. */
+int loads_begin(struct loads *loads, const struct load_args *args, struct load_request **out, struct error *error);
 
 /* The name of a model that is loaded without one (default_name.c), derived from `named_after` (NULL: from `source`):
  * no other source has it. malloc'd. Canonicalises both; their errors, or STREAMER_ENOMEM. */
@@ -276,15 +310,28 @@ int loads_default_name(const struct loads *loads, const char *source, const char
 /* The newest that has not ended and has this name; NULL if none. */
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
+/* Its weight in the reader, and its place in admission. */
 void load_set_priority(struct load *load, unsigned priority);
+/* A verb has changed settings of this name for a user who may do so: loads in progress are given its priority, and
+ * those that may still turn out to share a resident model give it the change, too. STREAMER_ENOMEM. */
+int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool admin,
+                          const struct settings_change *change, struct error *error);
 
 /* The rule: only the owner of a model, and an admin, decides how long it stays (retention.c). */
 bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t uid, bool admin);
 
 /* With ended NULL as one of many subscribers: the load stays until each has called load_unwatch(). */
-void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
+void load_watch(struct load_request *request, struct load_watch *watch,
+                void (*ended)(struct load_watch *, struct load_request *));
 void load_unwatch(struct load_watch *watch);
-void load_progress(struct load *load, struct load_progress *progress);
+/* Its own state: that of the load, or LOAD_FAILED if it was denied; and its error. */
+enum load_state load_request_state(const struct load_request *request);
+const struct error *load_request_error(const struct load_request *request);
+void load_progress(const struct load *load, struct load_progress *progress);
+
+/* The generation of a target; of one that serves, also where the load holds no reference to it. NULL: none, or it is no
+ * longer ready. */
+struct generation *target_generation(const struct load_target *target);
 
 /* The segments that a target needs: how many, and their sizes; and what it needs in all, with its tables. */
 size_t target_segments(const struct load_target *target, const uint64_t **sizes);

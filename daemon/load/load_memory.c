@@ -77,27 +77,27 @@ static void ask(struct load *load)
         size_t n = 0;
         load_each_open (t, load)
                 load->demands[n++] = (struct admission_part){t->device, target_needs(t), t->generation};
-        load->admission = (struct admission_request){.parts = load->demands,
-                                                     .n_parts = n,
-                                                     .priority = load->priority,
-                                                     .evict = !load->request.no_evict && !source_is_test(load->source),
-                                                     .wait = load->request.wait,
-                                                     .shares = load->request.users != NULL &&
-                                                               load->limits.max[QUOTA_LOADS] != UINT64_MAX,
-                                                     .uid = load->caller.uid,
-                                                     .answered = on_answer};
+        load->admission =
+                (struct admission_request){.parts = load->demands,
+                                           .n_parts = n,
+                                           .priority = load->priority,
+                                           .evict = load_may_evict(load),
+                                           .wait = load->wait,
+                                           .shares = load->users != NULL && load->limits.max[QUOTA_LOADS] != UINT64_MAX,
+                                           .uid = load->caller.uid,
+                                           .answered = on_answer};
         list_init(&load->admission.link);
         load->pending++;
         admission_submit(load->loads->resident->admission, &load->admission);
 }
 
-int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
-                      struct error *error)
+int load_charge_model(const struct load *load, const char *name, const struct device *device,
+                      struct quota_charge *charge, struct error *error)
 {
-        if (load->request.users == NULL)
+        if (load->users == NULL)
                 return 0;
-        return resident_charge_model(load->loads->resident, load->name, device, load->request.users, load->caller.uid,
-                                     &load->limits, charge, error);
+        return resident_charge_model(load->loads->resident, name, device, load->users, load->caller.uid, &load->limits,
+                                     charge, error);
 }
 
 void load_reserve(struct load *load)
@@ -115,10 +115,10 @@ void load_reserve(struct load *load)
                  * for the next generation of its own model from when it serves. A load that asks again has been charged
                  * for the model. */
                 if (g->model_charge.user == NULL)
-                        r = load_charge_model(load, t->device, &g->model_charge, &error);
-                if (r == 0 && load->request.users != NULL)
-                        r = quota_charge(load->request.users, load->caller.uid, &g->quota_charge, QUOTA_BYTES,
-                                         target_needs(t), &load->limits, &error);
+                        r = load_charge_model(load, load->name, t->device, &g->model_charge, &error);
+                if (r == 0 && load->users != NULL)
+                        r = quota_charge(load->users, load->caller.uid, &g->quota_charge, QUOTA_BYTES, target_needs(t),
+                                         &load->limits, &error);
                 if (r < 0)
                         refuse(load, t, &error);
         }
@@ -151,10 +151,9 @@ void target_deallocate(struct load_target *target)
 
 void load_find_cached(struct load *load)
 {
-        load->cached = !load->request.dry_run;
+        load->cached = !load->dry_run;
         load_each_open (t, load) {
-                t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
-                                            load->request.sha256);
+                t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device, load->sha256);
                 load->cached = load->cached && t->cached != NULL;
         }
         load_each_open (t, load) {

@@ -24,14 +24,17 @@ void load_drop_tables(struct load *load)
 
 void load_free(struct load *load)
 {
-        require(load->pending == 0 && list_empty(&load->watchers) && list_empty(&load->subscribers) &&
-                list_empty(&load->awaiting) && load->awaits == NULL);
+        require(load->pending == 0 && list_empty(&load->awaiting) && load->awaits == NULL);
+        list_each_item_safe (struct load_request, r, &load->requests, link)
+                load_request_free(r);
+        list_each_item_safe (struct load_request, r, &load->answers, link)
+                load_request_free(r);
         list_remove(&load->link);
         quota_discharge(&load->budget.charge); /* of tables that are gone */
         load->magic = 0;
         free(load->targets);
         free(load->parts);
-        source_roots_free(load->request.roots);
+        source_roots_free(load->roots);
         free(load->name);
         free(load->source);
         free(load->pattern);
@@ -62,7 +65,7 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
         t->part = part_for(load, device);
         t->part->targets[t->part->n_targets] = t;
         t->part->job.targets[t->part->n_targets++] = &t->copy;
-        if (load->request.dry_run)
+        if (load->dry_run)
                 return true;
         struct generation *g = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
         t->generation = g;
@@ -79,7 +82,18 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
         return g->pattern != NULL;
 }
 
-struct load *load_new(struct loads *loads, const struct load_request *request, struct device *const *devices, size_t n)
+void load_discard(struct load *load)
+{
+        require(load->state == LOAD_LOCATING && !load->stepping);
+        load_each_target (t, load)
+                if (t->generation != NULL) {
+                        generation_discard(t->generation);
+                        target_put_generation(t);
+                }
+        load_free(load);
+}
+
+struct load *load_new(struct loads *loads, const struct load_args *args, struct device *const *devices, size_t n)
 {
         struct load *load = calloc(1, sizeof(*load));
         if (load == NULL)
@@ -89,50 +103,39 @@ struct load *load_new(struct loads *loads, const struct load_request *request, s
         list_init(&load->announced.link);
         list_init(&load->in_awaiting);
         list_init(&load->awaiting);
-        list_init(&load->watchers);
-        list_init(&load->subscribers);
+        list_init(&load->requests);
+        list_init(&load->answers);
         load->loads = loads;
-        load->name = strdup(request->name);
-        load->source = strdup(request->source);
-        load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
-        load->caller = *request->caller;
-        load->owner = request->owner != NULL ? *request->owner : request->caller->uid;
-        if (request->users != NULL)
-                load->limits = *request->limits;
-        load->request = *request;
-        load->request.source = load->source;
-        load->request.name = load->name;
-        load->request.devices = NULL;
-        load->request.pattern = load->pattern;
-        load->request.caller = &load->caller;
-        load->request.owner = &load->owner;
-        load->request.roots = source_roots_ref(request->roots);
-        load->request.limits = &load->limits;
-        if (request->users != NULL && !request->limits->unlimited)
-                load->step.user = work_user(request->caller->uid);
-        load->priority = request->retention.priority > 0 ? request->retention.priority : PROTO_PRIORITY_DEFAULT;
+        load->name = strdup(args->name);
+        load->source = strdup(args->source);
+        load->pattern = args->pattern != NULL ? strdup(args->pattern) : NULL;
+        load->sha256 = args->sha256;
+        load->dry_run = args->dry_run;
+        load->probe = args->probe;
+        load->wait = args->wait;
+        load->no_evict = args->no_evict;
+        load->caller = *args->caller;
+        load->owner = args->owner != NULL ? *args->owner : args->caller->uid;
+        load->roots = source_roots_ref(args->roots);
+        load->users = args->users;
+        if (args->users != NULL)
+                load->limits = *args->limits;
+        if (args->users != NULL && !args->limits->unlimited)
+                load->step.user = work_user(args->caller->uid);
+        load->priority = args->retention.priority > 0 ? args->retention.priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
         load->targets = calloc(n, sizeof(*load->targets));
         load->parts = calloc(n, sizeof(*load->parts));
-        bool charged = request->users == NULL ||
-                       quota_hold(request->users, request->caller->uid, &load->budget.charge, QUOTA_TABLES, 0) == 0;
+        bool charged = args->users == NULL ||
+                       quota_hold(args->users, args->caller->uid, &load->budget.charge, QUOTA_TABLES, 0) == 0;
         load->budget.user_max = load->limits.tables;
-        bool ok = charged && load->name != NULL && load->source != NULL && !load->pattern == !request->pattern &&
+        bool ok = charged && load->name != NULL && load->source != NULL && !load->pattern == !args->pattern &&
                   load->targets != NULL && load->parts != NULL;
         for (size_t i = 0; ok && i < n; i++)
                 ok = add_target(load, devices[i], n);
         if (!ok) {
-                load_each_target (t, load)
-                        if (t->generation != NULL) {
-                                generation_discard(t->generation);
-                                target_put_generation(t);
-                        }
-                load_free(load);
+                load_discard(load);
                 return NULL;
         }
-        load_set_retention(load, request);
-        load->id = ++loads->last_id;
-        list_append(&loads->all, &load->link);
-        loads->n_running++;
         return load;
 }

@@ -51,12 +51,28 @@ static inline void target_put_generation(struct load_target *target)
                 generation_put(g);
 }
 
-/* ---- retention.c ---- */
+/* ---- load_request.c ---- */
 
-/* Applies the pin, keep-alive, drain timeout and priority of the request, if it may change them. */
-void load_apply_retention(const struct load *load, struct generation *generation);
-/* Sets the retention of its generations; a repeated request adds to the earlier ones. */
-void load_set_retention(struct load *load, const struct load_request *request);
+/* Which generations the load shares is known, and they have been given what its requests asked for. */
+static inline bool load_is_settled(const struct load *load)
+{
+        return load->state > LOAD_AWAITING;
+}
+static inline bool load_may_evict(const struct load *load)
+{
+        return !load->no_evict && !source_is_test(load->source);
+}
+
+/* Adds a request, and applies the settings that it asks for to all generations of the load. NULL with *error:
+ * STREAMER_EPERM for what its caller may not ask for, STREAMER_ENOMEM. */
+struct load_request *load_request_add(struct load *load, const struct load_args *args, struct error *error);
+struct load_request *load_request_free(struct load_request *request);
+/* Whether its caller may ask this of the generation's owner: 0 or STREAMER_EPERM. */
+int load_request_check(const struct load_request *request, const struct generation *generation, struct error *error);
+/* Gives the generation the settings that it asks for, and may. */
+void load_request_apply(const struct load_request *request, struct generation *generation);
+/* The load is about to be settled. */
+void load_settle_requests(struct load *load);
 /* Another request joins, which would wait for memory, or evict. */
 void load_relax(struct load *load, bool wait, bool no_evict);
 /* A load that waits does not reference generations that serve: other loads may evict them. */
@@ -64,8 +80,10 @@ void load_put_served(struct load *load);
 
 /* ---- load_new.c ---- */
 
-/* The source is canonical. NULL: no memory. */
-struct load *load_new(struct loads *loads, const struct load_request *request, struct device *const *devices, size_t n);
+/* Without requests; load_launch() begins it. The source is canonical. NULL: no memory. */
+struct load *load_new(struct loads *loads, const struct load_args *args, struct device *const *devices, size_t n);
+/* Of one that was not begun. */
+void load_discard(struct load *load);
 /* It has ended and nothing is in flight: what it has opened and planned; on a worker, since large tables take time. */
 void load_drop_tables(struct load *load);
 /* The rest. */
@@ -115,18 +133,21 @@ void target_fail(struct load_target *target, const struct error *error);
 void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error);
 /* A failed target to which no copy is in flight frees its memory before the load ends. */
 void target_release(struct load_target *target);
-/* Of a load that has ended: calls the watchers, each removed before, and reports to subscribers. */
+/* One request ends, since it asks for what it may not; the load continues. */
+void load_deny(struct load_request *request, const struct error *error);
+/* Calls the watchers of requests that have ended, each removed before, and reports to subscribers. */
 void load_call_watchers(struct load *load);
-void load_move_watchers(struct load *from, struct load *to);
+/* All that have not ended, with what watches them, and the loads that await this one. */
+void load_move_requests(struct load *from, struct load *to);
 
 /* ---- load_memory.c ---- */
 
 /* On entering QUEUED: requests the memory of all targets that are left, which is charged once it is `granted`. May end
  * the load. */
 void load_reserve(struct load *load);
-/* Charges the load's caller (resident_charge_model); does nothing without quotas. */
-int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
-                      struct error *error);
+/* Charges the load's caller for a model, or a further name (resident_charge_model); does nothing without quotas. */
+int load_charge_model(const struct load *load, const char *name, const struct device *device,
+                      struct quota_charge *charge, struct error *error);
 
 /* If the host cache has copies for all targets, they are used, and no plan is needed. */
 void load_find_cached(struct load *load);
@@ -148,6 +169,8 @@ enum coalesced {
         COALESCE_LOADS,  /* the targets that are open */
 };
 enum coalesced load_coalesce(struct load *load);
+/* `to` gets a name that another generation of the load has, with its charge, unless it has that name. */
+int load_give_name(const struct load *load, struct model_name *name, struct generation *to, struct error *error);
 
 /* ---- load.c ---- */
 

@@ -87,42 +87,59 @@ void load_advance_later(struct load *load)
         wake_post(load->loads->reader->wake, &load->advance);
 }
 
-/* ---- watchers and subscribers ---- */
+/* ---- requests, and what watches them ---- */
 
-void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *))
+enum load_state load_request_state(const struct load_request *request)
 {
-        watch->load = load;
+        return request->error.code != 0 ? LOAD_FAILED : request->load->state;
+}
+
+const struct error *load_request_error(const struct load_request *request)
+{
+        return request->error.code != 0 ? &request->error : &request->load->error;
+}
+
+void load_watch(struct load_request *request, struct load_watch *watch,
+                void (*ended)(struct load_watch *, struct load_request *))
+{
+        require(request->magic == LOAD_REQUEST_MAGIC && request->end_number == 0);
+        watch->request = request;
         watch->ended = ended;
-        list_append(ended != NULL ? &load->watchers : &load->subscribers, &watch->link);
+        list_append(ended != NULL ? &request->watchers : &request->subscribers, &watch->link);
         if (ended == NULL)
-                load->pending++;
+                request->load->pending++;
 }
 
 /* The load, and with it generations, are freed in a later turn of the loop: the caller may use one of these. */
 void load_unwatch(struct load_watch *watch)
 {
-        struct load *load = watch->load;
-        if (load == NULL)
+        struct load_request *request = watch->request;
+        if (request == NULL)
                 return;
-        require(load->magic == LOAD_MAGIC);
+        require(request->magic == LOAD_REQUEST_MAGIC);
         list_remove(&watch->link);
-        watch->load = NULL;
+        watch->request = NULL;
         if (watch->ended == NULL)
-                load_step_done(load);
+                load_step_done(request->load);
 }
 
-static struct load_watch *first_of(const struct list *watches)
+static void call_watchers(struct load_request *request)
 {
-        return list_item(watches->next, watches, struct load_watch, link);
+        for (struct load_watch *watch;
+             (watch = list_item(request->watchers.next, &request->watchers, struct load_watch, link)) != NULL;) {
+                load_unwatch(watch);
+                watch->ended(watch, request);
+        }
 }
 
 void load_call_watchers(struct load *load)
 {
-        for (struct load_watch *watch; (watch = first_of(&load->watchers)) != NULL;) {
-                load_unwatch(watch);
-                watch->ended(watch, load);
+        bool subscribed = false;
+        list_each_item (struct load_request, r, &load->answers, link) {
+                call_watchers(r);
+                subscribed = subscribed || !list_empty(&r->subscribers);
         }
-        if (!list_empty(&load->subscribers) && load->loads->ended != NULL)
+        if (subscribed && load->loads->ended != NULL)
                 load->loads->ended(load->loads);
 }
 
@@ -143,19 +160,52 @@ static void on_end(struct callback *item)
 {
         struct load *load = container_of(item, struct load, end);
         load_call_watchers(load);
-        list_each_item_safe (struct load, other, &load->awaiting, in_awaiting) {
-                end_awaiting(other);
-                load_advance_later(other);
-        }
+        if (load_ended(load->state))
+                list_each_item_safe (struct load, other, &load->awaiting, in_awaiting) {
+                        end_awaiting(other);
+                        load_advance_later(other);
+                }
         load_step_done(load);
 }
 
-void load_move_watchers(struct load *from, struct load *to)
+/* On a later turn of the loop. */
+static void report_ends(struct load *load)
 {
-        for (struct load_watch *watch; (watch = first_of(&from->watchers) ?: first_of(&from->subscribers)) != NULL;) {
-                load_unwatch(watch);
-                load_watch(to, watch, watch->ended);
+        if (load_relaxed(&load->end.posted))
+                return;
+        load->pending++;
+        load->end.run = on_end;
+        wake_post(load->loads->reader->wake, &load->end);
+}
+
+static void end_request(struct load_request *request, uint64_t number)
+{
+        struct load *load = request->load;
+        require(request->end_number == 0);
+        request->end_number = number;
+        list_remove(&request->link);
+        list_append(&load->answers, &request->link);
+}
+
+void load_deny(struct load_request *request, const struct error *error)
+{
+        require(!load_ended(request->load->state));
+        request->error = *error;
+        end_request(request, ++request->load->loads->n_ended);
+        report_ends(request->load);
+}
+
+void load_move_requests(struct load *from, struct load *to)
+{
+        require(!load_ended(from->state) && !load_ended(to->state));
+        list_each_item (struct load_request, r, &from->requests, link) {
+                r->load = to;
+                list_each (pos, &r->subscribers) {
+                        from->pending--;
+                        to->pending++;
+                }
         }
+        list_append_all(&to->requests, &from->requests);
         list_each_item_safe (struct load, other, &from->awaiting, in_awaiting) {
                 end_awaiting(other);
                 load_await(other, to);
@@ -207,10 +257,10 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                         generation_fail(g, &load->error);
         }
         load_report(load);
-        load->end_number = ++load->loads->n_ended;
-        load->pending++;
-        load->end.run = on_end;
-        wake_post(load->loads->reader->wake, &load->end);
+        uint64_t number = ++load->loads->n_ended;
+        list_each_item_safe (struct load_request, r, &load->requests, link)
+                end_request(r, number);
+        report_ends(load);
         load_each_part (part, load)
                 if (part->state == PART_READING)
                         reader_stop(load->loads->reader, &part->job);
@@ -230,7 +280,7 @@ void load_cancel(struct load *load)
 void target_release(struct load_target *target)
 {
         /* A worker may be looking at the bytes of a file. */
-        if (!target->load->request.sha256)
+        if (!target->load->sha256)
                 target_put_generation(target);
 }
 

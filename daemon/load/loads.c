@@ -32,11 +32,11 @@ void loads_cancel_all(struct loads *loads)
 
 /* Without a name: the only device. */
 static int find_devices(struct device *devices[LOAD_DEVICES], size_t *n, struct resident *resident,
-                        const struct load_request *request, struct error *error)
+                        const struct load_args *args, struct error *error)
 {
         *n = 0;
         do {
-                const char *name = request->n_devices > 0 ? request->devices[*n] : NULL;
+                const char *name = args->n_devices > 0 ? args->devices[*n] : NULL;
                 struct device *device = resident_device(resident, name, error);
                 if (device == NULL)
                         return STREAMER_EINVAL;
@@ -44,16 +44,16 @@ static int find_devices(struct device *devices[LOAD_DEVICES], size_t *n, struct 
                         if (devices[i] == device)
                                 return error_set(error, STREAMER_EINVAL, "device: %s is named twice", device->name);
                 devices[(*n)++] = device; /* there are LOAD_DEVICES at most */
-        } while (*n < request->n_devices);
+        } while (*n < args->n_devices);
         return 0;
 }
 
-static int check_name(const struct load_request *request, struct error *error)
+static int check_name(const struct load_args *args, struct error *error)
 {
-        if (!request->probe && strncmp(request->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
+        if (!args->probe && strncmp(args->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
                 return error_set(error, STREAMER_EINVAL, "name: '%s' begins the names of the daemon's own models",
                                  PROBE_SCHEME);
-        return request->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
+        return args->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
 }
 
 static bool same_devices(const struct load *load, struct device *const *devices, size_t n)
@@ -65,52 +65,69 @@ static bool same_devices(const struct load *load, struct device *const *devices,
 }
 
 /* The load in progress that a request would repeat; a failed target would be missing for it. */
-static struct load *find_same(struct loads *loads, const struct load_request *request, struct device *const *devices,
+static struct load *find_same(struct loads *loads, const struct load_args *args, struct device *const *devices,
                               size_t n_devices)
 {
         list_each_item (struct load, l, &loads->all, link)
-                if (!load_ended(l->state) && !l->request.dry_run && !request->dry_run &&
-                    (l->request.sha256 || !request->sha256) && !load_has(l, TARGET_FAILED) &&
-                    source_same(l->source, request->source) && strcmp(l->name, request->name) == 0 &&
-                    same_text(l->pattern, request->pattern) && same_devices(l, devices, n_devices))
+                if (!load_ended(l->state) && !l->dry_run && !args->dry_run && (l->sha256 || !args->sha256) &&
+                    !load_has(l, TARGET_FAILED) && source_same(l->source, args->source) &&
+                    strcmp(l->name, args->name) == 0 && same_text(l->pattern, args->pattern) &&
+                    same_devices(l, devices, n_devices))
                         return l;
         return NULL;
 }
 
-int loads_begin(struct loads *loads, const struct load_request *asked, struct load **out, struct error *error)
+/* A load of its own for the request. */
+static int begin_new(struct loads *loads, const struct load_args *args, struct device *const *devices, size_t n,
+                     struct load_request **out, struct error *error)
 {
-        struct load_request request = *asked;
-        cleanup_free char *canonical = NULL;
-        struct device *devices[LOAD_DEVICES];
-        size_t n;
         struct quota_charge charge = {.user = NULL};
-        if (loads->over)
-                return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
-        if (!request.probe && source_canonical(request.source, &canonical, error) < 0)
-                return error->code;
-        if (canonical != NULL)
-                request.source = canonical;
-        if (find_devices(devices, &n, loads->resident, &request, error) < 0 || check_name(&request, error) < 0 ||
-            (request.pattern != NULL && ranks_check_pattern(request.pattern, error) < 0))
-                return error->code;
-        *out = find_same(loads, &request, devices, n);
-        if (*out != NULL) {
-                load_set_retention(*out, &request);
-                return 0;
-        }
         if (loads->n_running >= loads->max_running)
                 return error_set(error, STREAMER_ELIMIT, "%u loads are running or waiting: the limit (limits.loads)",
                                  loads->n_running);
-        if (request.users != NULL &&
-            quota_charge(request.users, request.caller->uid, &charge, QUOTA_LOADS, 1, request.limits, error) < 0)
+        if (args->users != NULL &&
+            quota_charge(args->users, args->caller->uid, &charge, QUOTA_LOADS, 1, args->limits, error) < 0)
                 return error->code;
-        *out = load_new(loads, &request, devices, n);
-        if (*out == NULL) {
+        struct load *load = load_new(loads, args, devices, n);
+        if (load == NULL) {
                 quota_discharge(&charge);
                 return error_no_memory(error);
         }
-        (*out)->charge = charge;
-        load_launch(*out);
+        load->charge = charge;
+        struct load_request *request = load_request_add(load, args, error);
+        if (request == NULL) {
+                quota_discharge(&load->charge);
+                load_discard(load);
+                return error->code;
+        }
+        load_launch(load);
+        *out = request;
+        return 0;
+}
+
+int loads_begin(struct loads *loads, const struct load_args *asked, struct load_request **out, struct error *error)
+{
+        struct load_args args = *asked;
+        cleanup_free char *canonical = NULL;
+        struct device *devices[LOAD_DEVICES];
+        size_t n;
+        if (loads->over)
+                return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
+        if (!args.probe && source_canonical(args.source, &canonical, error) < 0)
+                return error->code;
+        if (canonical != NULL)
+                args.source = canonical;
+        if (find_devices(devices, &n, loads->resident, &args, error) < 0 || check_name(&args, error) < 0 ||
+            (args.pattern != NULL && ranks_check_pattern(args.pattern, error) < 0))
+                return error->code;
+        struct load *load = find_same(loads, &args, devices, n);
+        if (load == NULL)
+                return begin_new(loads, &args, devices, n, out, error);
+        struct load_request *request = load_request_add(load, &args, error);
+        if (request == NULL)
+                return error->code;
+        load_relax(load, args.wait, args.no_evict);
+        *out = request;
         return 0;
 }
 

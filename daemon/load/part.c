@@ -66,7 +66,7 @@ int load_open_parts(struct load *load, struct error *error)
                 if (load->pattern == NULL)
                         part->resolved.set = load->opened;
                 source_identity(&part->resolved.set, &part->identity);
-                if (r == 0 && !load->request.dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
+                if (r == 0 && !load->dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
                         r = error_no_memory(error);
                 if (r < 0 || load->pattern == NULL)
                         continue;
@@ -92,16 +92,16 @@ int load_sample_parts(struct load *load, struct error *error)
 int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
-        bool sha256 = load->request.sha256 && !load->request.dry_run;
+        bool sha256 = load->sha256 && !load->dry_run;
         if (sha256 && (part->sha_steps = calloc(part->resolved.set.n_objects, sizeof(*part->sha_steps))) == NULL)
                 return error_no_memory(error);
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size, sha256,
                              &part->load->budget, error);
         r = r ?: arrivals_measure(&part->resolved.plan, &part->manifest_size, error);
-        if (r < 0 || load->request.dry_run)
+        if (r < 0 || load->dry_run)
                 return r;
-        return arrivals_init(&part->arrivals, &part->resolved.plan, part->job.targets, part->n_targets,
-                             load->request.sha256, error);
+        return arrivals_init(&part->arrivals, &part->resolved.plan, part->job.targets, part->n_targets, load->sha256,
+                             error);
 }
 
 /* ---- arrivals ---- */
@@ -234,9 +234,9 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
         struct load_part *part = container_of(job, struct load_part, job);
         struct wake *wake = part->load->loads->reader->wake;
         bool whole = arrivals_block_landed(&part->arrivals, block);
-        if (part->load->request.sha256 && whole)
+        if (part->load->sha256 && whole)
                 wake_post(wake, &part->sha_steps[block->file].item);
-        if (!part->load->request.sha256)
+        if (!part->load->sha256)
                 wake_post(wake, &part->arrived);
 }
 
@@ -291,7 +291,7 @@ void part_read(struct load_part *part)
                 job->targets[i]->idle.run = on_idle;
         }
         part->arrived.run = on_arrived;
-        for (size_t i = 0; load->request.sha256 && i < set->n_objects; i++) {
+        for (size_t i = 0; load->sha256 && i < set->n_objects; i++) {
                 struct sha_step *step = &part->sha_steps[i];
                 *step = (struct sha_step){.part = part, .file = i, .item.run = on_file_whole};
                 if (part->arrivals.file_left[i] == 0) /* no byte to read: it is complete already */

@@ -30,7 +30,7 @@ const char *load_state_name(enum load_state state)
 
 /* What parts have read. Replicas that are read twice, for devices of different layouts, count tensors that are
  * complete on all; ranks add up. */
-void load_progress(struct load *load, struct load_progress *progress)
+void load_progress(const struct load *load, struct load_progress *progress)
 {
         bool first = true;
         *progress =
@@ -146,8 +146,12 @@ void load_report(const struct load *load)
 {
         char source[SHOWN], devices[SHOWN] = ""; /* "cuda:0,cuda:1" */
         bool loaded = load->state == LOAD_READY && load_has(load, TARGET_OPEN);
-        if (load->request.dry_run || load->superseded)
+        if (load->dry_run || load->superseded)
                 return;
+        if (load->joined) { /* the other load reports the rest */
+                metric_add_label(METRIC_LOADS, RESULT_SHARED, 1);
+                return;
+        }
         redact_source(source, load->source);
         load_each_target (t, load)
                 if (!loaded || target_lives(t))

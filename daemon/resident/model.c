@@ -347,11 +347,21 @@ static bool is_unused(const struct generation *g)
         return dropped && g->n_leases == 0 && g->refs == 0 && !g->releasing;
 }
 
-bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
+static bool has_all_names(const struct generation *generation, const struct generation *of)
+{
+        list_each_item (const struct model_name, n, &of->names, link)
+                if (!generation_has_name(generation, n->text))
+                        return false;
+        return true;
+}
+
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device,
+                    const struct generation *successor)
 {
         list_each_item (const struct generation, g, &resident->generations, link) {
                 bool ended = is_unused(g) && g->persisted == NULL && !holds_memory(g) && list_empty(&g->names);
-                if (g->number == number && g->device == device && !ended)
+                bool restored = g->state == GENERATION_CACHED && successor != NULL && has_all_names(successor, g);
+                if (g->number == number && g->device == device && !ended && !restored)
                         return true;
         }
         return false;

@@ -246,8 +246,10 @@ bool resident_resembles(const struct resident *resident, const struct source_ide
 /* The number of the ready or loading generation of these files under this name, which a replica on another
  * device shares; 0 if there is none. */
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
-/* A generation of this number is on the device, in any state, and not just about to be freed. */
-bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
+/* A generation of this number is on the device, in any state, and not just about to be freed. A cached one does not
+ * count if it will lose all its names to `successor`. */
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device,
+                    const struct generation *successor);
 
 /* The hash bucket of this name. */
 struct list *resident_bucket(struct resident *resident, const char *name);

@@ -108,13 +108,14 @@ void load_fixture_end(void)
 
 /* ---- loads, watched ---- */
 
-static void on_ended(struct load_watch *watch, struct load *load)
+static void on_ended(struct load_watch *watch, struct load_request *request)
 {
+        const struct load *load = request->load;
         struct watched *w = container_of(watch, struct watched, watch);
         ck_assert_msg(!w->ended, "told twice");
         w->ended = true;
-        w->state = load->state;
-        w->error = load->error;
+        w->state = load_request_state(request);
+        w->error = *load_request_error(request);
         w->resident = load->targets[0].resident;
         load_each_target (t, load)
                 w->serves |= t->state == TARGET_SERVES;
@@ -123,10 +124,11 @@ static void on_ended(struct load_watch *watch, struct load *load)
         load_progress(load, &w->progress);
 }
 
-int load_request(struct watched *w, const struct load_request *what)
+int load_request(struct watched *w, const struct load_args *what)
 {
-        struct load_request request = *what;
-        request.caller = &core_caller;
+        struct load_args request = *what;
+        if (request.caller == NULL)
+                request.caller = &core_caller;
         *w = (struct watched){0};
         int r = 0;
         if (request.name == NULL) {
@@ -136,13 +138,15 @@ int load_request(struct watched *w, const struct load_request *what)
         }
         if (r < 0)
                 return r;
-        r = loads_begin(&loads, &request, &w->load, &w->error);
-        if (r == 0)
-                load_watch(w->load, &w->watch, on_ended);
+        r = loads_begin(&loads, &request, &w->request, &w->error);
+        if (r == 0) {
+                w->load = w->request->load;
+                load_watch(w->request, &w->watch, on_ended);
+        }
         return r;
 }
 
-static void begin(struct watched *w, struct load_request what)
+static void begin(struct watched *w, struct load_args what)
 {
         int r = load_request(w, &what);
         ck_assert_msg(r == 0, "%s", w->error.text);
@@ -150,7 +154,7 @@ static void begin(struct watched *w, struct load_request what)
         ck_assert(!w->ended);
 }
 
-void ask_for(struct watched *w, struct load_request what)
+void ask_for(struct watched *w, struct load_args what)
 {
         what.name = what.name != NULL ? what.name : "m";
         begin(w, what);
@@ -158,7 +162,7 @@ void ask_for(struct watched *w, struct load_request what)
 
 void load_start(struct watched *w, const char *source, const char *name)
 {
-        begin(w, (struct load_request){.source = source, .name = name});
+        begin(w, (struct load_args){.source = source, .name = name});
 }
 
 void ends(struct watched *w, enum load_state state)
@@ -302,7 +306,7 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
         else
                 load_start(w, path, "m");
         if (state == LOAD_QUEUED)
-                w->load->request.wait = true;
+                w->load->wait = true;
         if (state == LOAD_CHECKING) {
                 load_hold_lane(path);
                 gate_await(&lane_gate, 1);
@@ -330,13 +334,12 @@ void load_release_held(void)
 
 void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern)
 {
-        ask_for(w, (struct load_request){.source = source, .devices = names, .n_devices = n, .pattern = pattern});
+        ask_for(w, (struct load_args){.source = source, .devices = names, .n_devices = n, .pattern = pattern});
 }
 
 void wait_on(struct watched *w, const char *source, const char *name, const char *const *names, size_t n)
 {
-        ask_for(w,
-                (struct load_request){.source = source, .name = name, .devices = names, .n_devices = n, .wait = true});
+        ask_for(w, (struct load_args){.source = source, .name = name, .devices = names, .n_devices = n, .wait = true});
 }
 
 struct generation *on(const char *device, enum generation_state state)

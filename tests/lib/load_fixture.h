@@ -31,6 +31,7 @@ void load_fixture_end(void);
 
 struct watched {
         struct load_watch watch;
+        struct load_request *request;
         struct load *load;
         bool ended;
         enum load_state state;
@@ -42,9 +43,9 @@ struct watched {
         struct generation *generation;
 };
 
-int load_request(struct watched *w, const struct load_request *what);
+int load_request(struct watched *w, const struct load_args *what);
 /* Begins a load, by default as "m". */
-void ask_for(struct watched *w, struct load_request what);
+void ask_for(struct watched *w, struct load_args what);
 /* The same; without a name it has its default one. */
 void load_start(struct watched *w, const char *source, const char *name);
 /* Runs the loop until it ends, which must be in this state. */

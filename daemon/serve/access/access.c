@@ -60,7 +60,7 @@ static int check_name(const struct server *server, const struct conn *conn, cons
 }
 
 static int check_retention(const struct server *server, const struct conn *conn, const struct role_grant *grant,
-                           const struct load_request *request, struct error *error)
+                           const struct load_args *request, struct error *error)
 {
         uid_t owner;
         if (!resident_name_owner(server->resident, request->name, &owner) ||
@@ -71,7 +71,7 @@ static int check_retention(const struct server *server, const struct conn *conn,
                       owner, "");
 }
 
-int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
+int access_check_load(const struct server *server, const struct conn *conn, struct load_args *request,
                       struct error *error)
 {
         cleanup_free char *canonical = NULL;
@@ -123,7 +123,7 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
         return r ?: role_check_source(&grant, uri, error);
 }
 
-int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
+int access_check_restored(struct desired *desired, struct load_args *request, struct quota_limits *limits,
                           struct error *error)
 {
         struct server *server = container_of(desired, struct server, desired);

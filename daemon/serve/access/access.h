@@ -15,7 +15,7 @@ int access_check(const struct server *server, const struct conn *conn, const str
                  struct error *error);
 /* Whether the caller's rule allows this source, and the name (NULL: derived from the source) does not serve another
  * user's source. Sets the request's roots and whether the caller is an admin. */
-int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
+int access_check_load(const struct server *server, const struct conn *conn, struct load_args *request,
                       struct error *error);
 /* Whether the caller may publish a model of this name: another user's is not replaced. */
 int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error);
@@ -28,7 +28,7 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
                        char **canonical, struct source_roots **roots, struct error *error);
 /* As access_check_load, for a model that its user had pinned in an earlier run (desired->allow): today's rules decide
  * on its source, and no limit applies. */
-int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
+int access_check_restored(struct desired *desired, struct load_args *request, struct quota_limits *limits,
                           struct error *error);
 
 struct quota_limits access_limits(const struct server *server, const struct conn *conn);

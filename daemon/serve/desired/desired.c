@@ -165,8 +165,9 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         notify(m->desired);
 }
 
-static void load_done(struct load_watch *watch, struct load *load)
+static void load_done(struct load_watch *watch, struct load_request *request)
 {
+        const struct load *load = request->load;
         struct desired_model *m = container_of(watch, struct desired_model, watch);
         const struct error *error = load->state == LOAD_READY ? NULL : &load->error;
         /* From now on the model is desired only on the devices that failed. */
@@ -195,31 +196,31 @@ static void start_load_consume(struct desired_model *m, const char *source)
         const char *devices[LOAD_DEVICES];
         struct quota_limits limits;
         struct error error = {0};
-        struct load *load;
+        struct load_request *begun;
         int r = 0;
         set_state(m, DESIRED_LOADING);
         if (is_complete(m)) {
                 settle_consume(m, m->served);
                 return;
         }
-        struct load_request request = {.source = source,
-                                       .name = s->name,
-                                       .devices = devices,
-                                       .n_devices = list_missing(m, devices),
-                                       .pattern = s->pattern,
-                                       .sha256 = s->verified,
-                                       .wait = restored,
-                                       .no_evict = !restored,
-                                       .retention = s->settings,
-                                       .admin = true, /* granted when it was first requested */
-                                       .caller = &s->caller,
-                                       .owner = &s->owner};
+        struct load_args request = {.source = source,
+                                    .name = s->name,
+                                    .devices = devices,
+                                    .n_devices = list_missing(m, devices),
+                                    .pattern = s->pattern,
+                                    .sha256 = s->verified,
+                                    .wait = restored,
+                                    .no_evict = !restored,
+                                    .retention = s->settings,
+                                    .admin = true, /* granted when it was first requested */
+                                    .caller = &s->caller,
+                                    .owner = &s->owner};
         if (restored && d->allow != NULL)
                 r = d->allow(d, &request, &limits, &error);
         if (r == 0)
-                r = loads_begin(d->loads, &request, &load, &error);
+                r = loads_begin(d->loads, &request, &begun, &error);
         if (r == 0) {
-                load_watch(load, &m->watch, load_done);
+                load_watch(begun, &m->watch, load_done);
         } else if (r == STREAMER_ELIMIT) {
                 m->attempts--;
                 set_state(m, DESIRED_WAITING);

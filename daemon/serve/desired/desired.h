@@ -71,7 +71,7 @@ struct desired {
         bool closing; /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
-        int (*allow)(struct desired *desired, struct load_request *request, struct quota_limits *limits,
+        int (*allow)(struct desired *desired, struct load_args *request, struct quota_limits *limits,
                      struct error *error);
         /* A change without an event of a generation. May be NULL. */
         void (*changed)(struct desired *desired);

@@ -106,12 +106,12 @@ int op_check(struct session *session, struct error *error)
         return 0;
 }
 
-struct op *op_new(struct session *session, struct load *load, uint64_t id)
+struct op *op_new(struct session *session, struct load_request *request, uint64_t id)
 {
         struct op *op = calloc(1, sizeof(*op));
         if (op == NULL ||
             quota_hold(&session->server->users, session->conn->caller.uid, &op->charge, QUOTA_OPS, 1) < 0) {
-                log_warn("%s: process %d cannot watch the load, and its connection ends: no memory", load->name,
+                log_warn("%s: process %d cannot watch the load, and its connection ends: no memory", request->name,
                          (int)session->conn->pid);
                 free(op);
                 conn_close(session->conn, false);
@@ -123,7 +123,7 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
         op->progress_round = session->server->progress_round;
         list_append(&session->ops, &op->link);
         session->server->n_ops++;
-        load_watch(load, &op->watch, NULL);
+        load_watch(request, &op->watch, NULL);
         return op;
 }
 
@@ -140,27 +140,30 @@ static void op_free(struct op *op)
 
 void op_send(struct op *op)
 {
-        struct load *load = op->watch.load;
+        const struct load_request *request = op->watch.request;
+        const struct load *load = request->load;
+        const struct error *error = load_request_error(request);
         struct load_progress p;
-        require(op->magic == OP_MAGIC);
+        require(op->magic == OP_MAGIC && request != NULL);
         load_progress(load, &p);
+        p.state = load_request_state(request);
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
         event_send(op->session, "op", ku64("op", op->id), kif(op->request != 0, ku64("request", op->request)),
-                   kstr("name", load->name), REPLY_PROGRESS(p), ku64("restarts", p.restarts),
-                   kbool("resident", was_resident(load)), kif(bad, kstr("code", code_wire(load->error.code))),
-                   kif(bad, kstr("text", load->error.text)),
-                   kif(load_ended(p.state) && count_failed(load) > 0, kcall("failed", write_failed, load)));
+                   kstr("name", request->name), REPLY_PROGRESS(p), ku64("restarts", p.restarts),
+                   kbool("resident", was_resident(load)), kif(bad, kstr("code", code_wire(error->code))),
+                   kif(bad, kstr("text", error->text)),
+                   kif(load_ended(load->state) && count_failed(load) > 0, kcall("failed", write_failed, load)));
 }
 
 /* ---- ends of loads ---- */
 
-/* The ops are examined once for each load that ends. */
+/* The ops are examined once for each end. */
 static bool send_next_end(struct session *session)
 {
         if (session->ends_notified == session->server->loads->n_ended)
                 return false;
         list_each_item (struct op, op, &session->ops, link) {
-                if (op->watch.load->end_number == 0)
+                if (op->watch.request->end_number == 0)
                         continue;
                 send_states(session);
                 op_send(op);
@@ -264,7 +267,7 @@ static bool send_next_progress(struct session *session)
         op->progress_round = round;
         list_remove(&op->link);
         list_append(&session->ops, &op->link);
-        if (op->watch.load->end_number == 0)
+        if (op->watch.request->end_number == 0)
                 op_send(op);
         return true;
 }

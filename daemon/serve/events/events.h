@@ -50,7 +50,7 @@ struct op {
 /* STREAMER_ELIMIT: the client, or its user, watches as many loads as it may. */
 int op_check(struct session *session, struct error *error);
 /* NULL on ENOMEM: the connection ends, since the client would wait for ever. */
-struct op *op_new(struct session *session, struct load *load, uint64_t id);
+struct op *op_new(struct session *session, struct load_request *request, uint64_t id);
 /* Sends an event about the progress, or the end. */
 void op_send(struct op *op);
 

@@ -14,7 +14,7 @@ static size_t add_loads(char line[STATUS_MAX], const struct loads *loads)
 {
         size_t n = 0;
         list_each_item (struct load, load, &loads->all, link) {
-                if (load_ended(load->state) || load->request.dry_run)
+                if (load_ended(load->state) || load->dry_run)
                         continue;
                 if (n++ >= LOADS_NAMED)
                         continue;

@@ -100,8 +100,9 @@ static void find_names(struct models *models)
                 if (m->state != DESIRED_READY)
                         add_name(models, m->spec.name, NULL);
         list_each_item (struct generation, g, &models->server->resident->generations, link) {
-                /* One that drains is listed by its last name. A failure that lost its name is not listed. */
-                if (list_empty(&g->names) && g->state != GENERATION_FAILED)
+                /* One that drains is listed by its last name, while it has device memory or leases. A failure that lost
+                 * its name is not listed. */
+                if (generation_drains(g) && (g->charged > 0 || g->n_leases > 0))
                         add_name(models, generation_name(g), g);
                 list_each_item (const struct model_name, name, &g->names, link)
                         add_name(models, name->text, g);

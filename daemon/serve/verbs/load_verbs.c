@@ -47,7 +47,7 @@ static void get_outlook(const struct load_target *target, struct admission_outlo
         *outlook = (struct admission_outlook){.outcome = ADMISSION_FITS};
         if (!target->resident)
                 admission_estimate(load->loads->resident->admission, target->device, load->name, target_needs(target),
-                                   !load->request.no_evict, outlook);
+                                   !load->no_evict, outlook);
 }
 
 static void write_estimate(struct writer *w, const void *data, size_t i)
@@ -104,43 +104,49 @@ static int check_open(struct resident *resident, const struct req_load *req, str
 
 /* Attaches to the generation that the load produces, whatever else serves the name: the load references it until its
  * watchers have been called, and it may have been unloaded meanwhile. */
-static int open_target(struct session *session, const struct request *request, const struct load *load,
+static int open_target(struct session *session, const struct request *request, const struct load_request *begun,
                        struct error *error)
 {
         const char *name = request->u.load.device;
+        const struct load *load = begun->load;
         const struct device *device = resident_device(load->loads->resident, name, NULL);
         const struct load_target *target = &load->targets[0];
         for (size_t i = 0; name != NULL && i < load->n_targets; i++)
                 if (load->targets[i].device == device)
                         target = &load->targets[i];
-        struct generation *g = target->generation;
+        if (load_request_error(begun)->code != 0) {
+                *error = *load_request_error(begun);
+                return error->code;
+        }
         if (target->state == TARGET_FAILED) {
                 *error = target->error;
                 return error->code;
         }
+        struct generation *g = target_generation(target);
         bool serves = g != NULL && (g->state == GENERATION_READY || g->state == GENERATION_DRAINING);
         if (!serves && (g == NULL || g->state != GENERATION_LOADING || !attach_can_follow(g)))
                 return DEFERRED_WAITS;
-        return attach_reply_lease(session, request->id, g, load->name, error);
+        return attach_reply_lease(session, request->id, g, begun->name, error);
 }
 
 static int try_open(struct session *session, const struct request *request, const struct deferred *deferred,
                     struct error *error)
 {
-        return open_target(session, request, deferred->watch.load, error);
+        return open_target(session, request, deferred->watch.request, error);
 }
 
 /* The first event reports that the load was accepted; the reply brings the lease. A load that
  * this request joined may have all that an attach needs, and no change to come that would wake a deferred request. */
-static int begin_open(struct session *session, const struct request *request, struct load *load, struct error *error)
+static int begin_open(struct session *session, const struct request *request, struct load_request *begun,
+                      struct error *error)
 {
-        struct op *op = op_new(session, load, ++session->server->last_op);
+        struct op *op = op_new(session, begun, ++session->server->last_op);
         if (op == NULL)
                 return 0; /* the connection ends */
         op->request = request->id;
         events_notify(session);
         op_send(op);
-        return open_target(session, request, load, error);
+        return open_target(session, request, begun, error);
 }
 
 /* ---- a probe: a small built-in model, for a client that attaches to it and compares the bytes ----
@@ -186,23 +192,23 @@ static int reply_probe(struct session *session, uint64_t id, const struct load *
 
 /* ---- loads ---- */
 
-static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
+static int parse_load(const struct req_load *req, struct load_args *out, struct error *error)
 {
         bool sha256 = req->verify != NULL && strcmp(req->verify, "sha256") == 0;
         bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;
-        *out = (struct load_request){.source = req->source,
-                                     .name = req->name,
-                                     .devices = req->devices.v,
-                                     .n_devices = req->devices.n,
-                                     .pattern = ranks ? req->pattern ?: RANKS_PATTERN : NULL,
-                                     .sha256 = sha256,
-                                     .dry_run = req->dry_run,
-                                     .wait = req->wait,
-                                     .no_evict = req->no_evict,
-                                     .retention = {.keep_alive_ns = req->keep_alive_ms * MS,
-                                                   .drain_timeout_ns = req->drain_timeout_ms * MS,
-                                                   .priority = (uint32_t)req->priority,
-                                                   .pinned = req->pin}};
+        *out = (struct load_args){.source = req->source,
+                                  .name = req->name,
+                                  .devices = req->devices.v,
+                                  .n_devices = req->devices.n,
+                                  .pattern = ranks ? req->pattern ?: RANKS_PATTERN : NULL,
+                                  .sha256 = sha256,
+                                  .dry_run = req->dry_run,
+                                  .wait = req->wait,
+                                  .no_evict = req->no_evict,
+                                  .retention = {.keep_alive_ns = req->keep_alive_ms * MS,
+                                                .drain_timeout_ns = req->drain_timeout_ms * MS,
+                                                .priority = (uint32_t)req->priority,
+                                                .pinned = req->pin}};
         if (req->name != NULL && req->named_after != NULL)
                 return error_set(error, STREAMER_EINVAL, "load: named_after goes without name");
         if (req->verify != NULL && !sha256 && strcmp(req->verify, "none") != 0)
@@ -215,20 +221,22 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
 }
 
 /* Answers a load that attaches, a dry run or a probe. */
-static void load_done(struct load_watch *watch, struct load *load)
+static void load_done(struct load_watch *watch, struct load_request *begun)
 {
         struct deferred *d = container_of(watch, struct deferred, watch);
+        const struct load *load = begun->load;
         bool probe = d->request.verb == VERB_probe;
-        struct error error = load->error;
+        bool ready = load_request_state(begun) == LOAD_READY;
+        struct error error = *load_request_error(begun);
         int r = error.code;
-        if (load->state == LOAD_READY && probe)
+        if (ready && probe)
                 r = reply_probe(d->session, d->request.id, load);
-        else if (load->state == LOAD_READY && d->request.u.load.attach)
-                r = open_target(d->session, &d->request, load, &error);
-        else if (load->state == LOAD_READY)
+        else if (ready && d->request.u.load.attach)
+                r = open_target(d->session, &d->request, begun, &error);
+        else if (ready)
                 r = reply_estimate(d->session, d->request.id, load);
         if (r == DEFERRED_WAITS)
-                r = session_state_error(d->session, load->name, "ready", &error);
+                r = session_state_error(d->session, begun->name, "ready", &error);
         if (r < 0)
                 session_error(d->session, d->request.id, &error);
         if (r < 0 && probe)
@@ -237,13 +245,13 @@ static void load_done(struct load_watch *watch, struct load *load)
 }
 
 /* `try` (may be NULL) may answer earlier. */
-static int await_end(struct session *session, struct request *request, struct load *load, deferred_try_fn *try,
+static int await_end(struct session *session, struct request *request, struct load_request *begun, deferred_try_fn *try,
                      struct error *error)
 {
         struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
                 return error->code;
-        load_watch(load, &d->watch, load_done);
+        load_watch(begun, &d->watch, load_done);
         if (try != NULL)
                 deferred_await_change(d, try);
         return 0;
@@ -253,35 +261,36 @@ int verb_load(struct session *session, struct request *request, struct error *er
 {
         const struct req_load *req = &request->u.load;
         const struct quota_limits limits = access_limits(session->server, session->conn);
-        struct load_request load_request;
-        struct load *load;
+        struct load_args args;
+        struct load_request *begun;
         cleanup_free char *name = NULL;
-        int r = parse_load(req, &load_request, error);
+        int r = parse_load(req, &args, error);
         /* Rules about names apply to a default name, too. */
-        if (r == 0 && load_request.name == NULL) {
+        if (r == 0 && args.name == NULL) {
                 r = loads_default_name(session->server->loads, req->source, req->named_after, &name, error);
-                load_request.name = name;
+                args.name = name;
         }
-        load_request.limits = &limits;
-        load_request.users = &session->server->users;
-        load_request.caller = &session->conn->caller;
+        args.limits = &limits;
+        args.users = &session->server->users;
+        args.caller = &session->conn->caller;
         r = r ?: (req->attach ? check_open(session->server->resident, req, error) : 0)
               ?: (req->watch ? op_check(session, error) : 0)
-              ?: access_check_load(session->server, session->conn, &load_request, error)
-              ?: loads_begin(session->server->loads, &load_request, &load, error);
+              ?: access_check_load(session->server, session->conn, &args, error)
+              ?: loads_begin(session->server->loads, &args, &begun, error);
         if (r < 0)
                 return r;
-        if (load->state >= LOAD_QUEUED) /* a repeated one, which may have changed the settings of what is ready */
+        if (begun->load->state >=
+            LOAD_QUEUED) /* a repeated one, which may have changed the settings of what is ready */
                 persist_changed(&session->server->persist);
         if (!req->attach && !req->dry_run) {
                 uint64_t op = ++session->server->last_op;
-                session_reply(session, request->id, ku64("op", op), kstr("name", load->name));
+                session_reply(session, request->id, ku64("op", op), kstr("name", begun->name));
                 if (req->watch)
-                        op_new(session, load, op);
+                        op_new(session, begun, op);
                 return 0;
         }
-        r = req->attach ? begin_open(session, request, load, error) : DEFERRED_WAITS;
-        return r == DEFERRED_WAITS ? await_end(session, request, load, req->attach ? try_open : NULL, error) : r;
+        r = req->attach ? begin_open(session, request, begun, error) : DEFERRED_WAITS;
+        return r == DEFERRED_WAITS ? await_end(session, request, begun, req->attach ? try_open : NULL, error) : r;
 }
 
 /* New bytes each time: bytes that an earlier probe left in memory must not match. */
@@ -292,24 +301,24 @@ int verb_probe(struct session *session, struct request *request, struct error *e
         const char *device = request->u.probe.device;
         uint64_t seed;
         char name[PROBE_NAME];
-        struct load *load;
+        struct load_request *begun;
         if (session->probe != 0)
                 return error_set(error, STREAMER_EBUSY, "probe: this connection has one already");
         if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != (ssize_t)sizeof(seed) || seed == 0)
                 seed = now_ns();
-        struct load_request load_request = {.name = probe_name(name, seed),
-                                            .source = name,
-                                            .devices = &device,
-                                            .n_devices = device != NULL,
-                                            .probe = true,
-                                            .caller = &session->conn->caller,
-                                            .users = &server->users,
-                                            .limits = &limits};
-        int r = loads_begin(server->loads, &load_request, &load, error);
+        const struct load_args args = {.name = probe_name(name, seed),
+                                       .source = name,
+                                       .devices = &device,
+                                       .n_devices = device != NULL,
+                                       .probe = true,
+                                       .caller = &session->conn->caller,
+                                       .users = &server->users,
+                                       .limits = &limits};
+        int r = loads_begin(server->loads, &args, &begun, error);
         if (r < 0)
                 return r;
         session->probe = seed;
-        r = await_end(session, request, load, NULL, error);
+        r = await_end(session, request, begun, NULL, error);
         if (r < 0)
                 probe_end(session);
         return r;
@@ -358,46 +367,94 @@ int verb_wait(struct session *session, struct request *request, struct error *er
 
 /* ---- settings of what the name reaches: resident, loading or desired ---- */
 
-/* set_priority, keep_alive, pin and unpin: the model is the first field of each. */
-int verb_pin(struct session *session, struct request *request, struct error *error)
+/* Loads in progress may still turn out to share a resident model. */
+static int change_loads(struct session *session, const char *model, const struct settings_change *change,
+                        struct error *error)
 {
-        const char *model = request->u.pin.model;
+        const struct role_grant grant = access_grant(session->server, session->conn);
+        return loads_change_settings(session->server->loads, model, session->conn->caller.uid, grant.role >= ROLE_ADMIN,
+                                     change, error);
+}
+
+/* Neither pinned nor used again. */
+static bool is_failure(const struct generation *g)
+{
+        return g->state == GENERATION_FAILED;
+}
+
+int verb_set_priority(struct session *session, struct request *request, struct error *error)
+{
         struct server *server = session->server;
-        struct load *load = loads_find(server->loads, model);
-        bool is_priority = request->verb == VERB_set_priority, is_keep_alive = request->verb == VERB_keep_alive;
-        bool is_pin = !is_priority && !is_keep_alive, pin = request->verb == VERB_pin, found = false;
-        uint32_t priority = is_priority ? (uint32_t)request->u.set_priority.priority : 0;
-        uint64_t keep_alive_ns = is_keep_alive ? request->u.keep_alive.keep_alive_ms * MS : 0;
-        if (is_priority && priority == 0)
+        const char *model = request->u.set_priority.model;
+        uint32_t priority = (uint32_t)request->u.set_priority.priority;
+        const struct settings_change change = {SETTING_PRIORITY, {.priority = priority}};
+        if (priority == 0)
                 return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
-        if (keep_alive_ns == 0)
-                keep_alive_ns = server->loads->defaults.keep_alive_ns;
+        if (change_loads(session, model, &change, error) < 0)
+                return error->code;
+        bool found = desired_set_priority(&server->desired, model, priority);
         list_each_item (struct generation, g, &server->resident->generations, link) {
-                if (!generation_matches_name(g, model) || (g->state == GENERATION_FAILED && !is_priority))
+                if (!generation_matches_name(g, model))
                         continue;
                 found = true;
-                if (is_priority) {
-                        g->settings.priority = priority;
-                        persist_changed(&server->persist);
-                        continue;
-                }
-                if (is_keep_alive) {
-                        g->settings.keep_alive_ns = keep_alive_ns;
-                        generation_used(g); /* the time without a lease begins anew */
-                } else {
-                        g->settings.pinned = pin;
-                }
-                generation_changed(g);
+                g->settings.priority = priority;
+                persist_changed(&server->persist);
         }
-        if (is_priority && load != NULL)
-                load_set_priority(load, priority);
-        if (is_priority)
-                found |= desired_set_priority(&server->desired, model, priority);
-        else if (is_pin)
-                found |= desired_pin(&server->desired, model, pin);
         if (!found)
                 return resident_no_model(server->resident, model, error);
-        return session_reply(session, request->id, kstr("name", model), kif(is_priority, ku64("priority", priority)),
-                             kif(is_pin, kbool("pinned", pin)),
-                             kif(is_keep_alive, ku64("keep_alive_ns", keep_alive_ns)));
+        return session_reply(session, request->id, kstr("name", model), ku64("priority", priority));
+}
+
+int verb_keep_alive(struct session *session, struct request *request, struct error *error)
+{
+        struct server *server = session->server;
+        const char *model = request->u.keep_alive.model;
+        uint64_t keep_alive_ns = request->u.keep_alive.keep_alive_ms * MS;
+        if (keep_alive_ns == 0)
+                keep_alive_ns = server->loads->defaults.keep_alive_ns;
+        const struct settings_change change = {SETTING_KEEP_ALIVE, {.keep_alive_ns = keep_alive_ns}};
+        if (change_loads(session, model, &change, error) < 0)
+                return error->code;
+        bool found = false;
+        list_each_item (struct generation, g, &server->resident->generations, link) {
+                if (!generation_matches_name(g, model) || is_failure(g))
+                        continue;
+                found = true;
+                g->settings.keep_alive_ns = keep_alive_ns;
+                generation_used(g); /* the time without a lease begins anew */
+                generation_changed(g);
+        }
+        if (!found)
+                return resident_no_model(server->resident, model, error);
+        return session_reply(session, request->id, kstr("name", model), ku64("keep_alive_ns", keep_alive_ns));
+}
+
+static int set_pin(struct session *session, const struct request *request, const char *model, bool pinned,
+                   struct error *error)
+{
+        struct server *server = session->server;
+        const struct settings_change change = {SETTING_PINNED, {.pinned = pinned}};
+        if (change_loads(session, model, &change, error) < 0)
+                return error->code;
+        bool found = desired_pin(&server->desired, model, pinned);
+        list_each_item (struct generation, g, &server->resident->generations, link) {
+                if (!generation_matches_name(g, model) || is_failure(g))
+                        continue;
+                found = true;
+                g->settings.pinned = pinned;
+                generation_changed(g);
+        }
+        if (!found)
+                return resident_no_model(server->resident, model, error);
+        return session_reply(session, request->id, kstr("name", model), kbool("pinned", pinned));
+}
+
+int verb_pin(struct session *session, struct request *request, struct error *error)
+{
+        return set_pin(session, request, request->u.pin.model, true, error);
+}
+
+int verb_unpin(struct session *session, struct request *request, struct error *error)
+{
+        return set_pin(session, request, request->u.unpin.model, false, error);
 }

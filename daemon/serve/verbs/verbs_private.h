@@ -8,9 +8,6 @@
 #include "daemon/serve/verbs/verbs.h"
 
 /* One handler serves several verbs, which differ in request->verb. */
-#define verb_set_priority verb_pin
-#define verb_keep_alive verb_pin
-#define verb_unpin verb_pin
 
 #define V(name) session_verb verb_##name;
 VERBS(V)

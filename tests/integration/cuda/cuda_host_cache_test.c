@@ -7,6 +7,7 @@
 #include "tests/lib/gpu_fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #define SIZE (20 * MIB + 4096) /* of the segment and the manifest */
 
@@ -140,6 +141,52 @@ TEST(a_replica_with_a_failed_restore_fails_alone, .from = 1, .to = 3)
         ck_assert_uint_eq(client_host_cache(client), SIZE);
         comes_back("a", &cuda_devices[1], 2);
         serves("a", &cuda_devices[1], 2);
+}
+
+/* "a" serves on the first GPU, and was evicted from the second. */
+static void evict_one_replica(void)
+{
+        write_and_load("a", cuda_devices, 2);
+        write_and_load("bc", &cuda_devices[1], 1);
+        client_wait_host_cache(client, SIZE);
+}
+
+TEST(a_restored_replica_has_the_number_of_the_model_that_serves)
+{
+        evict_one_replica();
+        uint64_t number = json_number(client_show(client, "a"), "generation");
+        comes_back("a", &cuda_devices[1], 1);
+        ck_assert_uint_eq(listed("a", "ready", "device"), 1);
+        ck_assert_uint_eq(listed("a", "draining", "device"), 0);
+        const json_t *model = client_show(client, "a");
+        ck_assert_uint_eq(json_number(model, "generation"), number);
+        ck_assert_uint_eq(json_array_size(json_object_get(model, "devices")), 2);
+        serves("a", cuda_devices, 2);
+}
+
+/* A load that may wait for memory holds no reference to what serves. */
+TEST(a_load_that_may_wait_attaches_to_the_replica_that_serves)
+{
+        struct wire w;
+        const char *devices[] = {"cuda:0", "cuda:1"};
+        evict_one_replica();
+        struct request load = {.verb = VERB_load,
+                               .id = 2,
+                               .u.load = {.source = path_of("a"),
+                                          .name = "a",
+                                          .devices = {.v = devices, .n = 2},
+                                          .device = "cuda:0",
+                                          .watch = true,
+                                          .attach = true,
+                                          .wait = true}};
+        gpus->held[1] = 1;
+        wire_connect(&w, &test_daemon);
+        ck_assert(wire_request(&w, &load));
+        ck_assert(object_str_eq(wire_reply_ok(&w), "device", "cuda:0"));
+        gpus->held[1] = 0;
+        struct request detach = {.verb = VERB_detach, .id = 3, .u.detach = {.lease = wire_number(&w, "lease")}};
+        ck_assert(wire_request(&w, &detach));
+        client_wait_leases(client, 0);
 }
 
 /* A restored copy has no arrival log, so it becomes visible when its load is complete. */

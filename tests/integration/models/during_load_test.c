@@ -197,6 +197,27 @@ TEST(a_hanging_file_system_does_not_block_other_loads)
         client_equals(client, "m", paused.model);
 }
 
+TEST(a_load_that_joins_another_is_answered_under_its_own_name)
+{
+        struct wire w;
+        struct request load = {.verb = VERB_load,
+                               .id = 2,
+                               .u.load = {.source = paused.hang.path, .name = "second", .watch = true, .attach = true}};
+        streamer_op *op = paused_load_start("m");
+        wire_connect(&w, &test_daemon);
+        ck_assert(wire_request(&w, &load));
+        const msgpack_object *frame = wire_next(&w);
+        for (; object_str_eq(frame, "event", "op"); frame = wire_next(&w))
+                ck_assert(object_str_eq(frame, "name", "second"));
+        ck_assert(object_str_eq(frame, "model", "second"));
+        struct request detach = {.verb = VERB_detach, .id = 3, .u.detach = {.lease = wire_number(&w, "lease")}};
+        fuse_file_release(&paused.hang);
+        ck_assert_int_eq(client_load_end(op), 0);
+        ck_assert(wire_request(&w, &detach));
+        client_wait_leases(client, 0);
+        client_equals(client, "second", paused.model);
+}
+
 TEST(a_loading_model_accepts_a_new_priority)
 {
         streamer_op *op = client_load_begin_with(

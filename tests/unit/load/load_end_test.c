@@ -65,12 +65,12 @@ TEST(a_name_can_be_loaded_again_while_its_cancelled_load_completes)
 }
 
 static char *next_path;
-static struct load *next_load;
+static struct load_request *next_load;
 static struct error next_error;
 
-static void ask_for_the_next(struct load_watch *watch, struct load *load)
+static void ask_for_the_next(struct load_watch *watch, struct load_request *request)
 {
-        loads_begin(&loads, &(struct load_request){.source = next_path, .name = "next", .caller = &core_caller},
+        loads_begin(&loads, &(struct load_args){.source = next_path, .name = "next", .caller = &core_caller},
                     &next_load, &next_error);
 }
 
@@ -81,7 +81,7 @@ TEST(all_loads_are_cancelled_and_none_begins_when_the_daemon_ends)
         struct load_watch watch;
         next_path = small_file("next", 2);
         load_start_held(&w, small_file("m", 1), LOAD_READING);
-        load_watch(w.load, &watch, ask_for_the_next);
+        load_watch(w.request, &watch, ask_for_the_next);
         load_start(&another, small_file("n", 3), "n");
         loads_cancel_all(&loads);
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
@@ -107,9 +107,9 @@ TEST(an_ended_load_lives_until_its_subscribers_release_it)
         loads.ended = count_ends;
         load_start_held(&first, small_file("m", 1), LOAD_READING);
         load_start(&second, small_file("n", 2), "n");
-        load_watch(second.load, &c, NULL);
-        load_watch(first.load, &a, NULL);
-        load_watch(first.load, &b, NULL);
+        load_watch(second.request, &c, NULL);
+        load_watch(first.request, &a, NULL);
+        load_watch(first.request, &b, NULL);
         load_cancel(first.load);
         load_cancel(second.load);
         ck_assert_uint_eq(reported, 0);
@@ -118,12 +118,12 @@ TEST(an_ended_load_lives_until_its_subscribers_release_it)
         core_settle();
         ck_assert_uint_eq(reported, 2);
         ck_assert(!loads_empty(&loads));
-        ck_assert_ptr_eq(a.load, first.load);
-        ck_assert_int_eq((int)a.load->state, (int)LOAD_CANCELLED);
-        ck_assert_uint_lt(a.load->end_number, c.load->end_number);
+        ck_assert_ptr_eq(a.request, first.request);
+        ck_assert_int_eq((int)load_request_state(a.request), (int)LOAD_CANCELLED);
+        ck_assert_uint_lt(a.request->end_number, c.request->end_number);
         load_unwatch(&a);
         core_settle();
-        ck_assert_ptr_eq(b.load, first.load);
+        ck_assert_ptr_eq(b.request, first.request);
         load_unwatch(&b);
         load_unwatch(&c);
         ck_assert(!loads_empty(&loads)); /* not inside the call */
@@ -146,12 +146,12 @@ TEST(a_load_whose_last_subscriber_is_notified_when_it_ends_is_freed_once)
         struct generation *resident_one = load_ready(path, "m");
         core_until(loads_empty(&loads));
         load_start(&w, path, "m");
-        load_watch(w.load, &subscription, NULL);
+        load_watch(w.request, &subscription, NULL);
         loads.ended = release_subscription;
         ends(&w, LOAD_READY);
         ck_assert_ptr_eq(w.generation, resident_one);
         core_until(loads_empty(&loads));
-        ck_assert_ptr_null(subscription.load);
+        ck_assert_ptr_null(subscription.request);
         serves_small(resident_one, 1);
 }
 
@@ -161,7 +161,7 @@ TEST(a_subscriber_that_leaves_before_watchers_are_called_is_forgotten)
         struct watched w;
         loads.ended = count_ends;
         load_start_held(&w, small_file("m", 1), LOAD_READING);
-        load_watch(w.load, &subscription, NULL);
+        load_watch(w.request, &subscription, NULL);
         load_cancel(w.load);
         load_unwatch(&subscription);
         load_release_held();
@@ -289,9 +289,9 @@ TEST(a_cancel_ends_a_load_that_has_begun_again)
         load_start_held(&w, replaced_path, LOAD_READING);
         replace_file();
         load_release_held();
-        core_until(w.watch.load != w.load || w.ended);
+        core_until(w.request->load != w.load || w.ended);
         ck_assert(!w.ended);
-        load_cancel(w.watch.load);
+        load_cancel(w.request->load);
         ends(&w, LOAD_CANCELLED);
 }
 
@@ -335,7 +335,7 @@ static char *published(const char *name)
 TEST(a_file_without_a_published_digest_cannot_be_verified)
 {
         struct watched w;
-        ask_for(&w, (struct load_request){.source = small_file("unpublished.safetensors", 1), .sha256 = true});
+        ask_for(&w, (struct load_args){.source = small_file("unpublished.safetensors", 1), .sha256 = true});
         ends(&w, LOAD_FAILED);
         ck_assert_ptr_nonnull(strstr(w.error.text, "unpublished.safetensors"));
 }
@@ -350,7 +350,7 @@ TEST(a_verified_model_without_bytes_is_ready)
         char *path = format_text("%s/only.safetensors", folder);
         model_write(m, path);
         publish_sums(folder, (const char *const[]){"only.safetensors"}, 1);
-        ask_for(&w, (struct load_request){.source = path, .sha256 = true});
+        ask_for(&w, (struct load_args){.source = path, .sha256 = true});
         ends(&w, LOAD_READY);
         serves(w.generation, m);
 }
@@ -362,7 +362,7 @@ TEST(an_unverified_model_does_not_satisfy_a_verified_load)
         char *folder = published("again");
         struct generation *plain = load_ready(folder, "m");
         uint64_t number = plain->number;
-        ask_for(&w, (struct load_request){.source = folder, .sha256 = true});
+        ask_for(&w, (struct load_args){.source = folder, .sha256 = true});
         ends(&w, LOAD_READY);
         ck_assert_uint_ne(w.generation->number, number);
         ck_assert(w.generation->verified);
@@ -375,7 +375,7 @@ TEST(a_verified_load_does_not_join_an_unverified_one)
         struct watched a, b;
         char *folder = published("beside");
         load_start_held(&a, folder, LOAD_READING);
-        ask_for(&b, (struct load_request){.source = folder, .sha256 = true});
+        ask_for(&b, (struct load_args){.source = folder, .sha256 = true});
         ck_assert_ptr_ne(a.load, b.load);
         load_release_held();
         ends(&a, LOAD_READY);

@@ -27,20 +27,20 @@ static void begin_a_load(void)
 {
         static const char *const sets[][2] = {{"one"}, {"one", "two"}, {"two", "three"}, {"fake", "one"}};
         const char *const *set = sets[orders_choose(4)];
-        ask_for(&watched[n_loads++], (struct load_request){.source = files[orders_choose(2)],
-                                                           .name = orders_choose(3) == 0 ? "n" : "m",
-                                                           .devices = set,
-                                                           .n_devices = set[1] != NULL ? 2 : 1,
-                                                           .wait = orders_choose(2),
-                                                           .no_evict = orders_choose(4) == 0});
+        ask_for(&watched[n_loads++], (struct load_args){.source = files[orders_choose(2)],
+                                                        .name = orders_choose(3) == 0 ? "n" : "m",
+                                                        .devices = set,
+                                                        .n_devices = set[1] != NULL ? 2 : 1,
+                                                        .wait = orders_choose(2),
+                                                        .no_evict = orders_choose(4) == 0});
 }
 
 static void cancel_a_load(void)
 {
         struct watched *w = n_loads > 0 ? &watched[orders_choose(n_loads)] : NULL;
-        if (w == NULL || w->ended || load_ended(w->watch.load->state))
+        if (w == NULL || w->ended || load_ended(w->request->load->state))
                 return;
-        load_cancel(w->watch.load);
+        load_cancel(w->request->load);
         cancels = true;
 }
 
@@ -85,7 +85,7 @@ static void check_accounts(void)
 
 static void check_end(const struct watched *w)
 {
-        ck_assert_msg(w->ended, "a load never ends: %s", load_state_name(w->watch.load->state));
+        ck_assert_msg(w->ended, "a load never ends: %s", load_state_name(w->request->load->state));
         if (w->state == LOAD_CANCELLED)
                 ck_assert(cancels);
         if (w->state == LOAD_READY || w->state == LOAD_CANCELLED)

@@ -40,7 +40,7 @@ TEST(a_removed_watcher_is_not_notified)
 {
         struct watched w, other = {.ended = false};
         load_start(&w, small_file("small.safetensors", 1), "m");
-        load_watch(w.load, &other.watch, w.watch.ended);
+        load_watch(w.request, &other.watch, w.watch.ended);
         load_unwatch(&w.watch);
         load_unwatch(&w.watch);
         core_until(other.ended);
@@ -59,7 +59,7 @@ TEST(an_alias_of_a_loading_model_waits_for_it)
         core_until(generation_has_name(a.load->targets[0].generation, "n"));
         core_settle();
         ck_assert(!b.ended);
-        ck_assert_ptr_eq(b.watch.load, a.load); /* its watcher follows the other load now */
+        ck_assert_ptr_eq(b.request->load, a.load); /* its watcher follows the other load now */
         ck_assert_ptr_eq(loads_find(&loads, "n"), a.load);
         load_release_held();
         core_until(a.ended && b.ended);
@@ -90,7 +90,7 @@ TEST(concurrent_loads_are_bounded)
         loads.max_running = 1;
         char *path = small_file("one.safetensors", 1), *other = small_file("two.safetensors", 2);
         load_start_held(&a, path, LOAD_READING);
-        int r = load_request(&b, &(struct load_request){.source = other, .name = "n"});
+        int r = load_request(&b, &(struct load_args){.source = other, .name = "n"});
         ck_assert_int_eq(r, STREAMER_ELIMIT);
         load_start(&b, path, "m"); /* joining is no further load */
         load_release_held();
@@ -99,7 +99,7 @@ TEST(concurrent_loads_are_bounded)
 }
 
 static const struct {
-        struct load_request request;
+        struct load_args request;
         const char *says;
 } wrong_requests[] = {
         {{.source = "relative"}, "absolute"},
@@ -132,7 +132,7 @@ TEST(missing_sources_fail_with_their_code)
 TEST(a_dry_run_plans_and_changes_nothing)
 {
         struct watched w;
-        ask_for(&w, (struct load_request){.source = small_file("small.safetensors", 1), .dry_run = true});
+        ask_for(&w, (struct load_args){.source = small_file("small.safetensors", 1), .dry_run = true});
         ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.needed, 4 * MiB + 8 * KiB); /* of the manifest */
         ck_assert(!w.resident);
@@ -145,7 +145,7 @@ TEST(a_dry_run_can_be_cancelled)
         struct watched w;
         char *path = small_file("small.safetensors", 1);
         load_hold_lane(path);
-        ask_for(&w, (struct load_request){.source = path, .dry_run = true});
+        ask_for(&w, (struct load_args){.source = path, .dry_run = true});
         load_cancel(w.load);
         ends(&w, LOAD_CANCELLED);
         gate_open(&lane_gate);

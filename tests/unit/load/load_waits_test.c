@@ -91,7 +91,7 @@ TEST(a_verified_replica_continues_when_another_fails)
         char *path = small_file("small.safetensors", 1);
         publish_sums(suite_folder(), (const char *const[]){"small.safetensors"}, 1);
         ONE.fail_put = 1;
-        ask_for(&w, (struct load_request){.source = path, .sha256 = true, .wait = true, ON_FIELDS("one", "two")});
+        ask_for(&w, (struct load_args){.source = path, .sha256 = true, .wait = true, ON_FIELDS("one", "two")});
         ends(&w, LOAD_READY);
         ck_assert(on("two", GENERATION_READY)->verified);
         ck_assert(!is_on("m", "one"));
@@ -140,9 +140,9 @@ TEST(a_repeated_load_changes_the_settings_of_serving_replicas)
 {
         struct watched w, again;
         begin_waiting(&w);
-        ask_for(&again, (struct load_request){.source = w.load->source,
-                                              .retention = {.keep_alive_ns = 7, .priority = 9, .pinned = true},
-                                              ON_FIELDS("one", "two")});
+        ask_for(&again, (struct load_args){.source = w.load->source,
+                                           .retention = {.keep_alive_ns = 7, .priority = 9, .pinned = true},
+                                           ON_FIELDS("one", "two")});
         ck_assert_ptr_eq(again.load, w.load);
         ck_assert(on("one", GENERATION_READY)->settings.pinned);
         ck_assert_uint_eq(on("one", GENERATION_READY)->settings.keep_alive_ns, 7);
@@ -180,10 +180,10 @@ TEST(a_joining_request_that_waits_makes_the_load_wait, .to = 2)
         struct watched a, b;
         char *path = blocks_file("first.safetensors", 20);
         begin_evicting(0);
-        ask_for(&a, (struct load_request){.source = path, ON_FIELDS("one")});
+        ask_for(&a, (struct load_args){.source = path, ON_FIELDS("one")});
         core_until(a.load->state == LOAD_QUEUED && !is_on("old", "one"));
-        ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], .wait = true, ON_FIELDS("one")});
-        core_until(b.watch.load == a.load);
+        ask_for(&b, (struct load_args){.source = path, .name = joining_names[_i], .wait = true, ON_FIELDS("one")});
+        core_until(b.request->load == a.load);
         evict_for_other_user(0);
         core_until(a.ended || a.load->admission.blocked);
         ck_assert_msg(!a.ended && !b.ended, "%s", a.error.text);
@@ -199,9 +199,9 @@ TEST(a_joining_request_that_may_evict_evicts_for_the_load, .to = 2)
         char *path = blocks_file("first.safetensors", 20);
         begin_evicting(0);
         gate_open(&ONE.release);
-        ask_for(&a, (struct load_request){.source = path, .wait = true, .no_evict = true, ON_FIELDS("one")});
+        ask_for(&a, (struct load_args){.source = path, .wait = true, .no_evict = true, ON_FIELDS("one")});
         core_until(a.load->admission.blocked);
-        ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], ON_FIELDS("one")});
+        ask_for(&b, (struct load_args){.source = path, .name = joining_names[_i], ON_FIELDS("one")});
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
         ck_assert(!is_on("old", "one"));
@@ -213,7 +213,7 @@ TEST(a_joining_request_that_may_not_evict_waits)
         char *path = blocks_file("first.safetensors", 20);
         begin_evicting(0);
         gate_open(&ONE.release);
-        struct load_request what = {.source = path, .wait = true, .no_evict = true, ON_FIELDS("one")};
+        struct load_args what = {.source = path, .wait = true, .no_evict = true, ON_FIELDS("one")};
         ask_for(&a, what);
         core_until(a.load->admission.blocked);
         ask_for(&b, what);
@@ -231,7 +231,7 @@ TEST(a_waiting_load_protects_no_model)
         wait_on(&a, first, "m", ON("one"));
         ends(&a, LOAD_READY);
         begin_evicting(1);
-        struct load_request what = {.source = first, ON_FIELDS("one", "two")};
+        struct load_args what = {.source = first, ON_FIELDS("one", "two")};
         ask_for(&a, what);
         core_until(a.load->state == LOAD_QUEUED && !is_on("old", "two"));
         what.wait = true;
@@ -254,7 +254,7 @@ TEST(a_load_that_has_lost_a_device_is_not_joined)
         char *path = small_file("small.safetensors", 1);
         reserve_all_but(1, 0);
         gate_init(&ONE.put, false);
-        struct load_request what = {.source = path, ON_FIELDS("one", "two")};
+        struct load_args what = {.source = path, ON_FIELDS("one", "two")};
         ask_for(&a, what);
         core_until(a.load->targets[1].state == TARGET_FAILED && a.load->state == LOAD_READING);
         what.wait = true;
@@ -341,8 +341,8 @@ TEST(ranks_wait_for_all_their_devices_without_holding_any)
 {
         struct watched w;
         reserve_all_but(1, 0);
-        ask_for(&w, (struct load_request){
-                            .source = ranks_folder(2), .pattern = RANKS, .wait = true, ON_FIELDS("one", "two")});
+        ask_for(&w,
+                (struct load_args){.source = ranks_folder(2), .pattern = RANKS, .wait = true, ON_FIELDS("one", "two")});
         core_until(w.load->admission.blocked);
         core_settle();
         ck_assert_uint_eq(ONE.device.used, 0);

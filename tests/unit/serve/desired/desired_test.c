@@ -190,8 +190,7 @@ static char asked[128][8];
 static size_t n_asked;
 
 /* All that their users may have is under way. */
-static int refuse(struct desired *d, struct load_request *request, struct quota_limits *quota_limits,
-                  struct error *error)
+static int refuse(struct desired *d, struct load_args *request, struct quota_limits *quota_limits, struct error *error)
 {
         snprintf(asked[n_asked++ % ARRAY_SIZE(asked)], sizeof(asked[0]), "%s", request->name);
         return error_set(error, STREAMER_ELIMIT, "enough");
