@@ -124,6 +124,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         lease->state = state;
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
+        list_init(&lease->in_due);
         memcpy(lease->token, token, sizeof(lease->token));
         list_append(among_tokens(leases, token), &lease->by_token);
         list_append(&generation->leases, &lease->in_generation);
@@ -191,6 +192,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
         list_remove(&lease->in_owner);
+        list_remove(&lease->in_due);
         list_remove(&lease->by_token);
         quota_discharge(&lease->charge);
         if (leases->changed != NULL)
@@ -207,8 +209,8 @@ void lease_end(struct leases *leases, struct lease *lease)
 static void disown(struct lease *lease)
 {
         list_remove(&lease->in_owner);
+        list_remove(&lease->in_due);
         lease->owner = NULL;
-        lease->event_pending = false;
         lease_set_state(lease, LEASE_ORPHAN);
 }
 

@@ -59,6 +59,7 @@ enum lease_state {
 struct lease {
         unsigned magic; /* LEASE_MAGIC */
         struct list in_generation, in_process, in_owner;
+        struct list in_due;   /* in a list of its owner's: there is an event to be sent */
         struct list by_token; /* in leases->by_token */
         uint64_t id;
         struct generation *generation;
@@ -68,7 +69,6 @@ struct lease {
         uint64_t since_ns;
         struct quota_charge charge;
         uint64_t notified_arrivals; /* that its client was notified of */
-        bool event_pending;         /* its client is to be notified; then it is first in its owner's list */
         unsigned char token[LEASE_TOKEN];
         uint64_t claim_until_ns; /* unclaimed: it counts as an orphan from then on */
 };

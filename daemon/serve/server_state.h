@@ -106,8 +106,11 @@ struct session {
         struct list in_events;        /* in server->due or ->up_to_date */
         struct subscriber subscriber; /* of states of models */
         uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
-        struct list ops;              /* of struct op; not notified of the progress yet: first */
-        struct list leases;           /* of struct lease, by in_owner; to be notified: first */
+        uint64_t progress_round;      /* of the server, in which its ops became due last */
+        struct list ops;              /* of struct op */
+        struct list due_ops;          /* of these, by in_due: to be notified of the progress */
+        struct list leases;           /* of struct lease, by in_owner */
+        struct list due_leases;       /* of these, by in_due: with an event to be sent */
         struct list publications;     /* of struct publication, by in_session */
         struct list deferred;         /* of struct deferred, by in_session */
         struct list transfers;        /* of struct transfer */

@@ -242,7 +242,9 @@ void session_new_consume_fd(struct server *server, int fd)
         list_init(&session->in_events);
         subscriber_init(&session->subscriber);
         list_init(&session->ops);
+        list_init(&session->due_ops);
         list_init(&session->leases);
+        list_init(&session->due_leases);
         list_init(&session->publications);
         list_init(&session->deferred);
         list_init(&session->transfers);

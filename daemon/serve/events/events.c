@@ -120,7 +120,7 @@ struct op *op_new(struct session *session, struct load_request *request, uint64_
         op->magic = OP_MAGIC;
         op->session = session;
         op->id = id;
-        op->progress_round = session->server->progress_round;
+        list_init(&op->in_due);
         list_append(&session->ops, &op->link);
         session->server->n_ops++;
         load_watch(request, &op->watch, NULL);
@@ -131,6 +131,7 @@ static void op_free(struct op *op)
 {
         require(op->magic == OP_MAGIC);
         list_remove(&op->link);
+        list_remove(&op->in_due);
         op->session->server->n_ops--;
         load_unwatch(&op->watch);
         quota_discharge(&op->charge);
@@ -223,11 +224,10 @@ static bool has_revocation(const struct lease *lease)
 
 void events_mark_lease(struct session *session, struct lease *lease)
 {
-        if (lease->event_pending || (!has_arrivals(lease) && !has_revocation(lease)))
+        require(lease->owner == session);
+        if (!list_empty(&lease->in_due) || (!has_arrivals(lease) && !has_revocation(lease)))
                 return;
-        lease->event_pending = true;
-        list_remove(&lease->in_owner);
-        list_append(session->leases.next, &lease->in_owner); /* first */
+        list_append(&session->due_leases, &lease->in_due);
         events_mark(session);
 }
 
@@ -238,35 +238,42 @@ void events_mark_leases(const struct generation *generation)
                         events_mark_lease(lease->owner, lease);
 }
 
-/* The end of the load is notified before a revocation: every tensor has arrived and can be read. */
+/* The end of the load is notified before a revocation: every tensor has arrived and can be read. False: no lease is
+ * due. */
 static bool send_next_lease(struct session *session)
 {
-        struct lease *lease = list_item(session->leases.next, &session->leases, struct lease, in_owner);
-        if (lease == NULL || !lease->event_pending)
+        struct lease *lease = list_item(session->due_leases.next, &session->due_leases, struct lease, in_due);
+        if (lease == NULL)
                 return false;
         if (has_arrivals(lease))
                 send_arrivals(session, lease);
         else if (has_revocation(lease))
                 send_revoked(session, lease);
-        if (has_arrivals(lease) || has_revocation(lease))
-                return true;
-        lease->event_pending = false;
-        list_remove(&lease->in_owner);
-        list_append(&session->leases, &lease->in_owner);
+        if (!has_arrivals(lease) && !has_revocation(lease))
+                list_remove(&lease->in_due);
         return true;
 }
 
 /* ---- progress ---- */
 
+/* All its ops are due; those that are left of the last round stay so. */
+static void begin_round(struct session *session)
+{
+        session->progress_round = session->server->progress_round;
+        list_each_item (struct op, op, &session->ops, link)
+                if (list_empty(&op->in_due))
+                        list_append(&session->due_ops, &op->in_due);
+}
+
+/* False: each op was notified in this round. */
 static bool send_next_progress(struct session *session)
 {
-        struct op *op = list_item(session->ops.next, &session->ops, struct op, link);
-        uint64_t round = session->server->progress_round;
-        if (op == NULL || op->progress_round == round)
+        if (session->progress_round != session->server->progress_round)
+                begin_round(session);
+        struct op *op = list_item(session->due_ops.next, &session->due_ops, struct op, in_due);
+        if (op == NULL)
                 return false;
-        op->progress_round = round;
-        list_remove(&op->link);
-        list_append(&session->ops, &op->link);
+        list_remove(&op->in_due);
         if (op->watch.request->end_number == 0)
                 op_send(op);
         return true;

@@ -8,8 +8,8 @@
  *
  *   states      of models: a position in the order of changes (changes.h)
  *   ends        of watched loads: an ended one stays until its ops are notified
- *   leases      of which tensors arrive, or that are revoked: marked ones are first among the session's leases
- *   progress    ops that were not notified in this round of a timer are first among the session's ops
+ *   leases      of which tensors arrive, or that are revoked: session->due_leases
+ *   progress    ops that were not notified in this round of a timer: session->due_ops
  *
  * A client is sent events only while nothing is unsent to it, so one that does not read has one of them queued, and
  * later receives the latest state of each. There are two exceptions: an end is always sent, since its client requested
@@ -37,14 +37,14 @@ void events_deinit(struct session *session);
 #define OP_MAGIC 0x6f706f70u
 
 struct op {
-        unsigned magic;   /* OP_MAGIC */
-        struct list link; /* in session->ops */
+        unsigned magic;     /* OP_MAGIC */
+        struct list link;   /* in session->ops */
+        struct list in_due; /* in session->due_ops */
         struct session *session;
         struct load_watch watch;
         struct quota_charge charge;
         uint64_t id;
-        uint64_t request;        /* of a load that attaches, which is answered later; else 0 */
-        uint64_t progress_round; /* in which it was notified of the progress last */
+        uint64_t request; /* of a load that attaches, which is answered later; else 0 */
 };
 
 /* STREAMER_ELIMIT: the client, or its user, watches as many loads as it may. */

@@ -41,22 +41,6 @@ static struct generation *asked_for(struct resident *resident, const struct req_
         return g != NULL && (req->generation == 0 || g->number == req->generation) ? g : NULL;
 }
 
-/* Lists the devices where it serves, else those where it loads, and returns their number; *device is one of them. */
-static size_t list_devices(struct resident *resident, const struct req_attach *req, const struct device **device,
-                           char *names, size_t size)
-{
-        static const enum generation_state states[] = {GENERATION_READY, GENERATION_LOADING};
-        size_t n = 0;
-        names[0] = '\0';
-        for (size_t s = 0; s < ARRAY_SIZE(states) && n == 0; s++)
-                for (size_t i = 0; i < resident->n_devices; i++)
-                        if (asked_for(resident, req, states[s], resident->devices[i]) != NULL) {
-                                *device = resident->devices[i];
-                                format_append(names, size, "%s%s", n++ > 0 ? ", " : "", (*device)->name);
-                        }
-        return n;
-}
-
 /* Any model that is ready, of those that the caller may attach to: of one that loads the digest is not known. */
 static int by_digest(const struct session *session, const struct req_attach *req, struct generation **out,
                      struct error *error)
@@ -82,51 +66,90 @@ static int by_digest(const struct session *session, const struct req_attach *req
         return error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
 }
 
-/* 0 with *out; DEFERRED_WAITS: to be repeated after a change; or an error. */
-static int attach_select(const struct session *session, const struct req_attach *req, struct generation **out,
+/* Lists the devices where it serves, else those where it loads, and returns their number; *device is one of them. */
+static size_t list_devices(struct resident *resident, const struct req_attach *req, const struct device **device,
+                           char *names, size_t size)
+{
+        static const enum generation_state states[] = {GENERATION_READY, GENERATION_LOADING};
+        size_t n = 0;
+        names[0] = '\0';
+        for (size_t s = 0; s < ARRAY_SIZE(states) && n == 0; s++)
+                for (size_t i = 0; i < resident->n_devices; i++)
+                        if (asked_for(resident, req, states[s], resident->devices[i]) != NULL) {
+                                *device = resident->devices[i];
+                                format_append(names, size, "%s%s", n++ > 0 ? ", " : "", (*device)->name);
+                        }
+        return n;
+}
+
+/* A generation of this number, 0: any, has the name on this device, NULL: on any. */
+static bool is_named(const struct resident *resident, const char *name, uint64_t number, const struct device *device)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if ((number == 0 || g->number == number) && (device == NULL || g->device == device) &&
+                    generation_has_name(g, name))
+                        return true;
+        return false;
+}
+
+/* The device that is asked for, else the only one of the model; NULL: it is on none. */
+static int select_device(struct resident *resident, const struct req_attach *req, const struct device **device,
                          struct error *error)
 {
-        struct resident *resident = session->server->resident;
-        const struct device *device = NULL;
-        bool exists = req->device == NULL, known = req->generation == 0;
         char names[400];
-        if (req->model == NULL)
-                return by_digest(session, req, out, error);
-        size_t n = list_devices(resident, req, &device, names, sizeof(names));
+        *device = NULL;
+        size_t n = list_devices(resident, req, device, names, sizeof(names));
         if (req->device == NULL && n > 1)
                 return error_set(error, STREAMER_EINVAL, "%s: is on several devices, one must be named: %s", req->model,
                                  names);
-        if (req->device != NULL)
-                device = resident_device(resident, req->device, NULL);
-        if (!exists || !known)
-                list_each_item (const struct generation, g, &resident->generations, link)
-                        if ((device == NULL || g->device == device) && generation_has_name(g, req->model)) {
-                                exists = true;
-                                known = known || g->number == req->generation;
-                        }
-        if (req->device != NULL && (device == NULL || (!exists && n > 0)))
+        if (req->device == NULL)
+                return 0;
+        *device = resident_device(resident, req->device, NULL);
+        if (*device == NULL || (n > 0 && !is_named(resident, req->model, 0, *device)))
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s (it is on: %s)", req->model, req->device,
                                  n > 0 ? names : "none");
-        if (!known)
+        return 0;
+}
+
+/* Why nothing of the model serves or loads on the device. */
+static int explain_none(struct resident *resident, const struct req_attach *req, const struct device *device,
+                        struct error *error)
+{
+        if (!is_named(resident, req->model, req->generation, device) && req->generation != 0)
                 return error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
+        const struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
+        if (failed != NULL)
+                return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+        if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
+        return resident_no_model(resident, req->model, error);
+}
+
+/* 0 with *out; DEFERRED_WAITS: to be repeated after a change; or an error. */
+static int attach_select(struct session *session, const struct req_attach *req, struct generation **out,
+                         struct error *error)
+{
+        struct resident *resident = session->server->resident;
+        const struct device *device;
+        if (req->model == NULL)
+                return by_digest(session, req, out, error);
+        if (select_device(resident, req, &device, error) < 0)
+                return error->code;
         struct generation *ready = asked_for(resident, req, GENERATION_READY, device);
         struct generation *loading = asked_for(resident, req, GENERATION_LOADING, device);
-        bool differs = ready != NULL && req->digest != NULL && !digest_is(ready, req->digest);
-        *out = ready != NULL ? ready : loading;
-        const struct generation *failed =
-                *out == NULL ? resident_on(resident, req->model, GENERATION_FAILED, device) : NULL;
-        if (*out == NULL && failed != NULL)
-                return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
-        if (*out == NULL && resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
-                return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
-        if (*out == NULL)
-                return resident_no_model(resident, req->model, error);
-        if (ready != NULL && !differs)
+        if (ready != NULL && (req->digest == NULL || digest_is(ready, req->digest))) {
+                *out = ready;
                 return 0;
-        /* The digest of what loads is not known. */
-        if (loading != NULL)
-                return attach_can_follow(loading) && !req->ready && req->digest == NULL ? 0 : DEFERRED_WAITS;
-        return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
+        }
+        if (loading == NULL && ready != NULL)
+                return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
+        if (loading == NULL)
+                return explain_none(resident, req, device, error);
+        /* The digest of what loads is not known yet. */
+        if (req->ready || req->digest != NULL || !attach_can_follow(loading))
+                return DEFERRED_WAITS;
+        *out = loading;
+        return 0;
 }
 
 /* ---- leases ---- */
