@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOOK_MS 200
 
@@ -102,7 +103,22 @@ static void note_restart(const struct ctl *ctl, struct progress *bar, const stre
                 *restarts);
 }
 
-static int watch(const struct ctl *ctl, streamer_op *op)
+/* Neither a URL, a path, nor an id of the Hub, nor a file here: it may be meant as the name of a model. */
+static bool is_word(const char *source)
+{
+        return !strpbrk(source, ":/") && !strchr(".~", source[0]) && access(source, F_OK) < 0;
+}
+
+/* A load of a path that was not meant fails where the daemon looked for it. */
+static int explain_failure(const struct ctl *ctl, const char *source, int rc, const char *model)
+{
+        if (rc != STREAMER_EFAILED || !is_word(source))
+                return ctl_fail(ctl, rc, model);
+        return ctl_error(ctl, STREAMER_ENOENT, source,
+                         "no file ./%s, no resident model of that name (a path begins with /, ./ or ~/)", source);
+}
+
+static int watch(const struct ctl *ctl, const char *source, streamer_op *op)
 {
         int rc, wait_ms;
         uint64_t restarts = 0;
@@ -121,7 +137,7 @@ static int watch(const struct ctl *ctl, streamer_op *op)
         if (rc != 0 && streamer_op_failure_count(op) > 0)
                 print_failures(ctl, op);
         else if (rc != 0)
-                ctl_fail(ctl, rc, streamer_op_model(op));
+                return explain_failure(ctl, source, rc, streamer_op_model(op));
         if (strcmp(p.state, "ready") == 0) /* on one device at least */
                 print_loaded(ctl, op, &p);
         return streamer_exit_code(rc);
@@ -135,7 +151,24 @@ static unsigned load_flags(const struct ctl *ctl)
                (ctl->no_evict ? STREAMER_LOAD_NO_EVICT : 0) | (ctl->pin ? STREAMER_LOAD_PIN : 0);
 }
 
-static int start(const struct ctl *ctl, const char *source, streamer_op **op)
+static bool is_resident(struct ctl *ctl, const char *model)
+{
+        json_auto_t *reply = NULL;
+        if (ask(ctl->client, "show", json_pack("{s:s}", "model", model), &reply) != 0)
+                return false;
+        return strcmp(json_str(json_array_get(json_object_get(reply, "models"), 0), "state"), "failed") != 0;
+}
+
+/* A source that is none here, and the name of a resident model. */
+static int refuse_name(struct ctl *ctl, const char *source)
+{
+        if (!is_word(source) || !is_resident(ctl, source))
+                return 0;
+        return ctl_error(ctl, STREAMER_ENOENT, source,
+                         "no file ./%s; a resident model has this name (a path begins with /, ./ or ~/)", source);
+}
+
+static int start(struct ctl *ctl, const char *source, streamer_op **op)
 {
         streamer_load_opts opts = {
                 .struct_size = sizeof(opts),
@@ -151,7 +184,10 @@ static int start(const struct ctl *ctl, const char *source, streamer_op **op)
                 .drain_timeout_ms = ctl->drain_timeout_ms,
                 .priority = (unsigned)ctl->priority,
         };
-        int rc = streamer_load(ctl->client, &opts, op);
+        int rc = refuse_name(ctl, source);
+        if (rc != 0)
+                return rc;
+        rc = streamer_load(ctl->client, &opts, op);
         return rc != 0 ? ctl_fail(ctl, rc, ctl->name ? ctl->name : source) : 0;
 }
 
@@ -174,7 +210,7 @@ static int load(struct ctl *ctl)
                 if (ops[i] && ctl->detach)
                         print_detached(ctl, streamer_op_model(ops[i]));
                 else if (ops[i])
-                        r = watch(ctl, ops[i]);
+                        r = watch(ctl, ctl->args[i], ops[i]);
                 rc = rc != 0 ? rc : r;
                 streamer_op_free(ops[i]);
         }

@@ -24,6 +24,16 @@ TEST(a_source_that_is_not_found_is_no_failed_model)
         SAYS(0, "nothing-there.safetensors", "explain", "mistyped");
 }
 
+/* The daemon's roots are elsewhere, and have nothing to do with it. */
+TEST(a_word_that_is_no_file_is_not_loaded)
+{
+        SAYS(3, "witness: no file ./witness; a resident model has this name (a path begins with /, ./ or ~/)", "load",
+             "witness");
+        SAYS(3, "nope: no file ./nope, no resident model of that name (a path begins with /, ./ or ~/)", "load",
+             "nope");
+        SAYS(1, "outside the roots", "load", "./nope");
+}
+
 TEST(a_file_of_another_kind_is_no_safetensors_file)
 {
         static const char *const contents[] = {"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab\": 1}", "short", "",
