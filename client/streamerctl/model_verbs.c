@@ -96,6 +96,25 @@ int verb_keep_alive(struct ctl *ctl)
         return 0;
 }
 
+/* "m  unloaded (the model stays as n)" */
+static void print_unloaded(const struct ctl *ctl, const char *model, const json_t *reply)
+{
+        const char *stays_as = json_string_value(json_object_get(reply, "stays_as"));
+        if (ctl->format == FORMAT_JSON) {
+                ctl_print_json(reply);
+                return;
+        }
+        put_escaped(stdout, model);
+        if (!ctl->quiet)
+                printf("  %s", json_str(reply, "state"));
+        if (!ctl->quiet && stays_as) {
+                fputs(" (the model stays as ", stdout);
+                put_escaped(stdout, stays_as);
+                putchar(')');
+        }
+        putchar('\n');
+}
+
 static int unload(struct ctl *ctl, const char *model)
 {
         json_auto_t *reply = NULL;
@@ -109,7 +128,7 @@ static int unload(struct ctl *ctl, const char *model)
                 json_object_set_new(args, "drain_timeout_ms", json_integer((json_int_t)ctl->drain_timeout_ms));
         rc = ctl_call(ctl, "unload", args, model, &reply);
         if (rc == 0)
-                print_done(ctl, model, reply, "%s", json_str(reply, "state"));
+                print_unloaded(ctl, model, reply);
         return rc;
 }
 

@@ -36,6 +36,9 @@ void load_set_state(struct load *load, enum load_state state)
                 [LOAD_RELEASING] = "releasing", [LOAD_COPYING] = "copying",    [LOAD_READING] = "reading",
                 [LOAD_CHECKING] = "checking",   [LOAD_COMPARING] = "comparing"};
         change_state(load->state, state, allowed);
+        load_each_open (t, load)
+                if (t->generation != NULL)
+                        t->generation->queued = state == LOAD_QUEUED;
         if (!load_ended(state))
                 log_debug("%s: %s after %.3f ms", load->name, names[state],
                           (double)(now_ns() - load->started_ns) / 1e6);

@@ -20,6 +20,12 @@ const char *generation_state_name(enum generation_state state)
         return names[state];
 }
 
+const char *generation_listed_state(const struct generation *generation)
+{
+        bool queued = generation->state == GENERATION_LOADING && generation->queued;
+        return queued ? "queued" : generation_state_name(generation->state);
+}
+
 const char *end_name(enum end end)
 {
         static const char *const names[] = {

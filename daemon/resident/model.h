@@ -55,6 +55,9 @@ enum generation_state {
         GENERATION_UNLOADED, /* seen in its last change only */
 };
 const char *generation_state_name(enum generation_state state);
+struct generation;
+/* As clients list it: a loading one is "queued" while its load waits for memory. */
+const char *generation_listed_state(const struct generation *generation);
 
 /* ---- what has become of models ---- */
 
@@ -160,6 +163,7 @@ struct generation {
         unsigned n_leases;
         unsigned refs; /* of work that may touch the memory: the load, a verify */
         bool releasing;
+        bool queued; /* loading: its load waits for memory */
 
         struct model_settings settings;
         uint64_t drained_by_ns; /* draining: it is unloaded by force then; 0: never */

@@ -47,7 +47,7 @@ static void write_member(struct writer *w, const void *data, size_t i)
         writer_map_of(
                 w, kstr("device", g->device->name), ku64("bytes", g->charged),
                 kstr("page_kind", page_kind_name(allocated && !g->releasing ? g->segments[0].pages : g->device->pages)),
-                kif(small > 0, ku64("small_page_bytes", small)), kstr("state", generation_state_name(g->state)),
+                kif(small > 0, ku64("small_page_bytes", small)), kstr("state", generation_listed_state(g)),
                 reply_digest(g), ku64("leases", g->n_leases), kbool("pinned", model_set_member_pinned(g)),
                 kif(g->n_ranks > 0, ku64("rank", g->rank)),
                 kif(g->state == GENERATION_FAILED, kstr("error", g->error.text)));
@@ -116,7 +116,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         writer_map_of(w, kstr("name", group->name), ku64("generation", g->number),
                       reply_digest_bytes("digest", model_set_digest(group)),
                       reply_source(resident ? source_of(g, group->name) : desired->spec.source),
-                      kstr("state", resident ? generation_state_name(g->state)
+                      kstr("state", resident ? generation_listed_state(g)
                                     : failed ? "failed"
                                              : "queued"),
                       ku64("bytes", size.bytes), ku64("tensors", size.tensors),

@@ -107,6 +107,7 @@ static int unload_all(struct session *session, struct request *request, const st
         const struct conn *conn = session->conn;
         uint64_t number = 0, timeout_ns = req->drain_timeout_ms * MS;
         char comm[SYSFILE_COMM] = "";
+        const char *stays_as = NULL; /* the oldest other name of a model that keeps one */
         bool held = false;
         if (conn->pid > 0)
                 sysfile_comm(comm, conn->pid);
@@ -114,7 +115,7 @@ static int unload_all(struct session *session, struct request *request, const st
                 timeout_ns = session->server->loads->defaults.drain_timeout_ns;
         for (size_t i = 0; i < group->n; i++) {
                 struct generation *g = group->members[i];
-                held = held || g->n_leases > 0;
+                held = held || (last_name(g) && g->n_leases > 0);
                 number = g->number > number ? g->number : number;
                 bool revocable = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
                 if (revocable)
@@ -124,9 +125,13 @@ static int unload_all(struct session *session, struct request *request, const st
                 generation_drop_name(g, req->model);
                 if (revocable && req->force)
                         generation_revoke(g);
+                if (!list_empty(&g->names) && stays_as == NULL)
+                        stays_as = generation_name(g);
         }
         if (held || req->drain || is_unloaded(session->server->resident, req, number))
-                return session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);
+                return session_reply(session, request->id, kstr("name", req->model),
+                                     kstr("state", held ? "draining" : "unloaded"), ku64("generation", number),
+                                     kif(stays_as != NULL, kstr("stays_as", stays_as)));
         struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
                 return error->code;

@@ -199,6 +199,8 @@ TEST(load_waits_for_memory)
         streamer_lease *lease = client_attach(c, "a");
         RUN(7, "load", b);
         RUN(5, "load", b, "--queue", "--timeout", "0.1");
+        AWAIT(strcmp(json_text(client_show(c, "b"), "state"), "queued") == 0);
+        ck_assert_str_eq(json_text(client_show(c, "b"), "devices.0.state"), "queued");
         RUN(5, "load", b, "--wait", "--timeout", "0.1");
         streamer_detach(lease);
         RUN(0, "wait", "b", "--timeout", "60"); /* a is evicted */

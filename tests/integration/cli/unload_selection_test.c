@@ -49,6 +49,24 @@ TEST(a_name_that_is_resident_is_no_pattern)
         SAYS(0, "[c]\n", "unload", "-q", "[c]", "--dry-run");
 }
 
+TEST(a_model_with_another_name_stays_under_it)
+{
+        const char *state, *stays_as;
+        streamer_client *owner = client_open(&test_daemon);
+        RUN(0, "load", c, "--name", "other");
+        RUN(0, "load", c, "--name", "third");
+        streamer_lease *lease = client_attach(owner, "c");
+        PRINTS("c  unloaded (the model stays as other)\n", "unload", "c", "--force");
+        ck_assert_int_eq(streamer_lease_check(lease), 0);
+        UNPACK(JSON("unload", "other", "--json"), "{s:s, s:s}", "state", &state, "stays_as", &stays_as);
+        ck_assert_str_eq(state, "unloaded");
+        ck_assert_str_eq(stays_as, "third");
+        PRINTS("third  draining\n", "unload", "third", "--drain");
+        streamer_detach(lease);
+        client_wait_leases(owner, 0);
+        streamer_close(owner);
+}
+
 /* The leased model is in use: the others are unloaded all the same. */
 TEST(all_are_unloaded_but_leased_ones)
 {
