@@ -7,8 +7,6 @@
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/verbs/verbs.h"
 
-/* One handler serves several verbs, which differ in request->verb. */
-
 #define V(name) session_verb verb_##name;
 VERBS(V)
 #undef V
