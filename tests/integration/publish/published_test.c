@@ -446,7 +446,8 @@ static const struct {
         {TENSOR(.name = "t", .dtype = "f"), "out of range"},
         {TENSOR(.name = "t", .dtype = "f", .item = 17), "out of range"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .offset = 2),
-         "its offset 2 is not a multiple of its item, 4 bytes"},
+         "its offset 2 is not a multiple of its item, 4 bytes: let the storage begin where its memory is aligned for "
+         "every tensor in it"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .rank = 65, .shape = three, .strides = rows), "out of range"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .rank = 2), "shape"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .storage = 1), "publish_tensor: 't': there is no storage 1"},
