@@ -119,7 +119,8 @@ static void draw_source(struct checker *c, struct trial *t)
                 t->source = source_ranks(cut) <= c->n_devices ? cut : t->source;
         }
         t->ranks = source_ranks(t->source);
-        t->path = source_path(c, t->source);
+        t->by_link = t->ranks == 0 && random_below(c, 3) == 0;
+        t->path = t->by_link ? link_path(c, t->source) : source_path(c, t->source);
 }
 
 static unsigned draw_number(struct checker *c, bool several)
@@ -186,9 +187,10 @@ int trial_begin(struct checker *c, const struct trial *t, unsigned flags, stream
                                    .drain_timeout_ms = t->options.drain_ms,
                                    .flags = flags | (t->no_evict ? STREAMER_LOAD_NO_EVICT : 0) |
                                             (t->options.pin ? STREAMER_LOAD_PIN : 0)};
-        trail_add(c, "load %s of source %u (version %u) to %s %s %s,%s%s%s", name_of(t->name), t->source,
-                  c->versions[t->source], t->devices[0], t->n_devices > 1 ? t->devices[1] : "",
-                  t->n_devices > 2 ? t->devices[2] : "", flags & STREAMER_LOAD_WAIT ? " waits" : "",
+        trail_add(c, "load %s of %s %u (version %u) to %s %s %s,%s%s%s", name_of(t->name),
+                  t->by_link ? "link" : "source", t->source, c->versions[t->source], t->devices[0],
+                  t->n_devices > 1 ? t->devices[1] : "", t->n_devices > 2 ? t->devices[2] : "",
+                  flags & STREAMER_LOAD_WAIT ? " waits" : "",
                   t->options.keep_alive_ms == BRIEF_MS ? " short keep-alive" : "",
                   t->options.drain_ms == BRIEF_MS ? " short drain" : "");
         c->counts->loads++;
@@ -352,6 +354,9 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         /* A pin belongs to the name: it passes to the next generation and to all its ranks. */
         g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
         c->counts->pins += t->options.pin;
+        c->counts->links += t->by_link;
+        if (g != before) /* else the name stays as it is */
+                c->by_link[t->name][device] = t->by_link;
         move_name(c, t->name, device, g, g->drain_ms);
 }
 

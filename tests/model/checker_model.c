@@ -285,10 +285,29 @@ static bool entry_agrees(struct comparison *now, const json_t *row, const json_t
         return !first || settings_agree(c, row, g);
 }
 
+/* Each name has the source that was loaded under it, whatever other names its generation has. */
+static bool source_agrees(struct checker *c, const json_t *row)
+{
+        const char *name = json_text(row, "name"), *source = json_text(row, "source");
+        bool serves = false, same = false;
+        for (unsigned i = 0; i < NAMES; i++)
+                for (unsigned d = 0; d < c->n_devices && strcmp(name_of(i), name) == 0; d++) {
+                        const struct gen *g = c->names[i][d];
+                        if (g == NULL || g->number != json_number(row, "generation"))
+                                continue;
+                        char *path = c->by_link[i][d] ? link_path(c, g->source) : source_path(c, g->source);
+                        serves = true;
+                        same = same || strcmp(path, source) == 0;
+                        free(path);
+                }
+        return same || !serves || strcmp(json_text(row, "state"), "draining") == 0 ||
+               mismatch(c, "%s: has the source %s", name, source);
+}
+
 static bool row_agrees(struct comparison *now, const json_t *row)
 {
         const json_t *entry;
-        bool same = true, first_match = true, pinned = false;
+        bool same = source_agrees(now->c, row), first_match = true, pinned = false;
         for (size_t i = 0; (entry = json_array_get(json_object_get(row, "devices"), i)); i++) {
                 same = same && entry_agrees(now, row, entry, &first_match);
                 pinned = pinned || json_is_true(json_object_get(entry, "pinned"));

@@ -80,6 +80,7 @@ struct checker {
         uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
         struct gen gens[GENERATIONS];
         struct gen *names[NAMES][DEVICES];
+        bool by_link[NAMES][DEVICES]; /* what was loaded under the name: the link to the source, or the source */
         struct client_process processes[CLIENTS];
         struct gen *leased[CLIENTS][CLIENT_SLOTS];
 };
@@ -158,6 +159,7 @@ struct load_options {
 struct trial {
         unsigned name, source;
         unsigned ranks; /* 0: a plain source */
+        bool by_link;   /* `path` is a link to the source: another text for the same files */
         bool on[DEVICES];
         const char *devices[DEVICES];
         unsigned order[DEVICES]; /* the same as numbers */
@@ -214,6 +216,7 @@ void write_source(struct checker *c, unsigned source);
 unsigned source_ranks(unsigned source);
 /* The whole of it, or the file of one rank. The caller frees. */
 char *source_path(const struct checker *c, unsigned source);
+char *link_path(const struct checker *c, unsigned source); /* leads to a plain source */
 char *rank_path(const struct checker *c, unsigned source, unsigned rank);
 void step_rewrite(struct checker *c);
 

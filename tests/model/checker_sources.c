@@ -15,6 +15,11 @@ char *source_path(const struct checker *c, unsigned source)
         return format_text(source < PLAIN_SOURCES ? "%s/source-%u.safetensors" : "%s/source-%u", c->root, source);
 }
 
+char *link_path(const struct checker *c, unsigned source)
+{
+        return format_text("%s/link-%u.safetensors", c->root, source);
+}
+
 char *rank_path(const struct checker *c, unsigned source, unsigned rank)
 {
         return source < PLAIN_SOURCES
@@ -38,8 +43,13 @@ void write_source(struct checker *c, unsigned source)
 {
         unsigned ranks = source_ranks(source);
         char *path = source_path(c, source);
-        if (ranks > 0)
+        if (ranks > 0) {
                 must(mkdir(path, 0700));
+        } else {
+                char *link = link_path(c, source);
+                must(symlink(strrchr(path, '/') + 1, link));
+                free(link);
+        }
         free(path);
         for (unsigned i = 0; i < ranks || i == 0; i++)
                 write_rank(c, source, i);

@@ -102,10 +102,9 @@ static int open_file(int dir, struct error *error)
 static int read_file(struct snapshot *snapshot, int fd, struct error *error)
 {
         struct text text = {0};
-        struct error why = {0};
-        int r = text_read_fd(&text, fd, SNAPSHOT_MAX, STATE_FILE, &why);
+        int r = text_read_fd(&text, fd, SNAPSHOT_MAX, STATE_FILE, error);
         if (r < 0)
-                return error_set(error, STREAMER_EOS, "state: cannot be read: %s", why.text);
+                return STREAMER_EOS;
         r = snapshot_unpack(snapshot, text.data, text.size, error);
         text_deinit(&text);
         return r;
