@@ -635,7 +635,7 @@ bool http_transfer_check_time(struct http_transfer *t, uint64_t now)
         bool stalled = is_stalled(t, now);
         if (t->state == HTTP_DECIDED || (!stalled && !takes_too_long(t, now)))
                 return false;
-        if (!stalled && t->state == HTTP_DISCARDING)
+        if (t->state == HTTP_DISCARDING)
                 return true; /* the status is known: the rest of its text is of no use */
         if (stalled)
                 error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",

@@ -11,7 +11,8 @@
 
 #include <sys/socket.h>
 
-/* ---- a server that sends what it is told to, and drips `drip` after it until the connection is closed ---- */
+/* ---- a server that sends what it is told to, and drips `drip` after it until the connection is closed; "": it stays
+ * silent ---- */
 
 static const char *text, *drip;
 static unsigned port;
@@ -26,7 +27,7 @@ static void *serve_one(void *arg)
         bool open = send(fd, text, strlen(text), MSG_NOSIGNAL) > 0;
         while (open && drip != NULL) {
                 struct pollfd closed = {.fd = fd, .events = POLLIN};
-                open = send(fd, drip, 1, MSG_NOSIGNAL) > 0 && poll(&closed, 1, 50) == 0;
+                open = send(fd, drip, strlen(drip), MSG_NOSIGNAL) >= 0 && poll(&closed, 1, 50) == 0;
         }
         close(fd);
         return NULL;
@@ -155,6 +156,15 @@ TEST(a_refusal_that_drips_ends_in_time)
         drip = " ";
         FAILS_WITH(error, http_fetch(http, &fetch, 1, &error), STREAMER_ENOENT,
                    "the server answers 404 Not Found: not here (the-object)");
+        ck_assert_uint_eq(requests, 1);
+}
+
+TEST(a_refusal_that_stalls_ends_with_its_status)
+{
+        text = "HTTP/1.1 403 Forbidden\r\nContent-Length: 1000000\r\n\r\nnot you";
+        drip = "";
+        FAILS_WITH(error, http_fetch(http, &fetch, 1, &error), STREAMER_EPERM,
+                   "the server answers 403 Forbidden: not you (the-object)");
         ck_assert_uint_eq(requests, 1);
 }
 
