@@ -331,9 +331,10 @@ static int find_revision(struct remote_dir *dir, const struct hf *hf, struct par
 }
 
 /* A cache in front of the Hub may hold another file under the name, which has another size. */
-static int check_file(const struct listing *list, struct object *object, bool want_sha256, struct error *error)
+static int check_file(const struct remote_dir *dir, const struct listing *list, struct object *object, bool want_sha256,
+                      struct error *error)
 {
-        const struct listed_file *file = listing_find(list, strrchr(object->path, '/') + 1);
+        const struct listed_file *file = listing_find(list, object->path + strlen(dir->shown));
         int r = 0;
         if (file != NULL && file->bytes != UINT64_MAX && file->bytes != object->version.size)
                 return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
@@ -418,7 +419,7 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
         dir.listing = &list;
         r = r ?: open_files(&dir, &parts, &list, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
-                r = check_file(&list, &set->objects[i], want_sha256, error);
+                r = check_file(&dir, &list, &set->objects[i], want_sha256, error);
         return r;
 }
 

@@ -282,7 +282,7 @@ static int list_again(const struct place *p, struct listing *list, const struct 
 {
         struct http_fetch fetch;
         cleanup_with(listing_deinit) struct listing first = *list;
-        const char *name = strrchr(object->path, '/') + 1;
+        const char *name = object->path + strlen(p->dir.shown);
         *list = (struct listing){.shown = first.shown};
         int r = list_pages(p, list, &fetch, 1) ?: listing_choose(list, "with this prefix", p->error);
         if (r < 0)
