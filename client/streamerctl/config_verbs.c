@@ -86,8 +86,9 @@ static void add_origin(struct table *t, const json_t *row, const char *key)
         table_addf(t, "%s%s%s", json_str(row, key), from[0] ? " " : "", from);
 }
 
-static const struct column setting_columns[] = {
-        {"KEY", "key", add_text}, {"VALUE", "value", add_text}, {"ORIGIN", "origin", add_origin}};
+static const struct column setting_columns[] = {{"KEY", "key", add_text, COLUMN_KEEP},
+                                                {"VALUE", "value", add_text, COLUMN_CUT},
+                                                {"ORIGIN", "origin", add_origin, COLUMN_CUT}};
 
 void print_config(const struct ctl *ctl, const json_t *reply)
 {

@@ -63,24 +63,21 @@ static void add_shape(struct table *t, const json_t *tensor, const char *key)
 /* ---- list ---- */
 
 static const struct column list_columns[] = {
-        {"NAME", "name", add_text},
-        {"STATE", "state", add_text},
-        {">TENSORS", "tensors", add_number},
-        {">SIZE", "bytes", add_size},
-        {"DEVICE", "devices", add_devices},
-        {">LEASES", "leases", add_number},
-        {"EXPIRES", "expires_in_ns", add_expiry},
+        {"NAME", "name", add_text, COLUMN_KEEP},     {"STATE", "state", add_text, COLUMN_KEEP},
+        {">TENSORS", "tensors", add_number, 5},      {">SIZE", "bytes", add_size, 1},
+        {"DEVICE", "devices", add_devices, 3},       {">LEASES", "leases", add_number, 2},
+        {"EXPIRES", "expires_in_ns", add_expiry, 4},
 };
 
 static const struct column list_wide_columns[] = {
-        {"NAME", "name", add_text},        {">GEN", "generation", add_number},
-        {"STATE", "state", add_text},      {">TENSORS", "tensors", add_number},
-        {">SIZE", "bytes", add_size},      {"DEVICE", "devices", add_devices},
-        {">LEASES", "leases", add_number}, {"EXPIRES", "expires_in_ns", add_expiry},
-        {">IDLE", "idle_ns", add_time},    {">LOAD", "load_ns", add_time},
-        {"TIER", "tier", add_text},        {">PRIORITY", "priority", add_number},
-        {"DIGEST", "digest", add_text},    {"SOURCE", "source", add_text},
-        {"ERROR", "error", add_reason},
+        {"NAME", "name", add_text, COLUMN_KEEP},        {">GEN", "generation", add_number, COLUMN_KEEP},
+        {"STATE", "state", add_text, COLUMN_KEEP},      {">TENSORS", "tensors", add_number, COLUMN_KEEP},
+        {">SIZE", "bytes", add_size, COLUMN_KEEP},      {"DEVICE", "devices", add_devices, COLUMN_KEEP},
+        {">LEASES", "leases", add_number, COLUMN_KEEP}, {"EXPIRES", "expires_in_ns", add_expiry, COLUMN_KEEP},
+        {">IDLE", "idle_ns", add_time, COLUMN_KEEP},    {">LOAD", "load_ns", add_time, COLUMN_KEEP},
+        {"TIER", "tier", add_text, COLUMN_KEEP},        {">PRIORITY", "priority", add_number, COLUMN_KEEP},
+        {"DIGEST", "digest", add_text, COLUMN_KEEP},    {"SOURCE", "source", add_text, COLUMN_KEEP},
+        {"ERROR", "error", add_reason, COLUMN_KEEP},
 };
 
 _Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");
@@ -98,9 +95,9 @@ static void print_list(const json_t *models)
         }
         memcpy(columns, list_columns, sizeof(list_columns));
         if (tier)
-                columns[n++] = (struct column){"TIER", "tier", add_text};
+                columns[n++] = (struct column){"TIER", "tier", add_text, 6};
         if (priority)
-                columns[n++] = (struct column){">PRIORITY", "priority", add_number};
+                columns[n++] = (struct column){">PRIORITY", "priority", add_number, 7};
         columns_print(models, columns, n, false, NULL);
 }
 
@@ -248,9 +245,10 @@ static void show_model(const json_t *m, bool wide)
 
 #define NARROW_TENSORS 4 /* columns */
 static const struct column tensor_columns[] = {
-        {"TENSOR", "name", add_text},   {"DTYPE", "dtype", add_text},        {"SHAPE", "shape", add_shape},
-        {">SIZE", "bytes", add_size},   {">SEGMENT", "segment", add_number}, {">OFFSET", "offset", add_number},
-        {"DIGEST", "digest", add_text},
+        {"TENSOR", "name", add_text, COLUMN_KEEP}, {"DTYPE", "dtype", add_text, 1},
+        {"SHAPE", "shape", add_shape, 2},          {">SIZE", "bytes", add_size, 3},
+        {">SEGMENT", "segment", add_number, 4},    {">OFFSET", "offset", add_number, 5},
+        {"DIGEST", "digest", add_text, 6},
 };
 
 static void print_shown(const struct ctl *ctl, const json_t *reply)

@@ -11,8 +11,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define COLUMN_MIN 8
+#define PROSE_MIN 16
 
 /* ---- figures ---- */
 
@@ -53,6 +54,20 @@ char *human_time(char out[HUMAN_MAX], uint64_t ns)
                 snprintf(out, HUMAN_MAX, "%" PRIu64 "h%" PRIu64 "m", s / 3600, s / 60 % 60);
         else
                 snprintf(out, HUMAN_MAX, "%" PRIu64 "d%" PRIu64 "h", s / 86400, s / 3600 % 24);
+        return out;
+}
+
+char *human_left(char out[HUMAN_MAX], uint64_t done, uint64_t total, uint64_t ns)
+{
+        double left = done == 0 || done > total ? -1 : (double)(total - done) * (double)ns / (double)done / 1e9;
+        out[0] = '\0';
+        if (left < 0 || left > 1e8)
+                return out;
+        uint64_t seconds = (uint64_t)left + (left > (double)(uint64_t)left);
+        if (seconds < 60)
+                snprintf(out, HUMAN_MAX, "%" PRIu64 " s", seconds);
+        else
+                human_time(out, seconds * UINT64_C(1000000000));
         return out;
 }
 
@@ -102,27 +117,12 @@ void table_addf(struct table *t, const char *format, ...)
         table_add(t, cell);
 }
 
-/* A cell that is too wide loses its middle: names differ at their ends. */
-static char *cut(const char *cell, int to)
-{
-        int have = text_width(cell), head = (to - 3 + 1) / 2, tail = to - 3 - head;
-        if (have <= to)
-                return strdup(cell);
-        char *out = malloc(strlen(cell) + 4);
-        if (out)
-                sprintf(out, "%.*s...%s", (int)text_bytes(cell, head), cell, cell + text_bytes(cell, have - tail));
-        return out;
-}
+/* The width of a column that is not printed. */
+#define DROPPED (-1)
 
-static void print_cell(const char *text, int to, bool right, bool last, const char *colour)
+static const char *heading(const struct column *column)
 {
-        char *cell = cut(text, to);
-        if (!cell)
-                out_of_memory();
-        int pad = to - text_width(cell);
-        printf("%*s%s%s%s", right ? pad : 0, "", colour, cell, colour[0] ? term_plain() : "");
-        printf("%*s%s", right || last ? 0 : pad, "", last ? "\n" : "  ");
-        free(cell);
+        return column->title + (column->title[0] == '>');
 }
 
 static int *widths_of(const struct table *t)
@@ -131,46 +131,93 @@ static int *widths_of(const struct table *t)
         if (!widths)
                 out_of_memory();
         for (size_t i = 0; i < t->n_columns; i++)
-                widths[i] = text_width(t->columns[i].title + (t->columns[i].title[0] == '>'));
+                widths[i] = text_width(heading(&t->columns[i]));
         for (size_t i = 0; i < t->n_cells; i++)
                 if (text_width(t->cells[i]) > widths[i % t->n_columns])
                         widths[i % t->n_columns] = text_width(t->cells[i]);
         return widths;
 }
 
-/* Takes from the widest column of text, again and again. Figures stay whole, whatever comes of it. */
+/* Columns of the terminal that the table takes. */
+static int width_of(const struct table *t, const int *widths)
+{
+        int sum = -2;
+        for (size_t i = 0; i < t->n_columns; i++)
+                sum += widths[i] == DROPPED ? 0 : widths[i] + 2;
+        return sum;
+}
+
+/* Takes up to `excess` from a column of prose; what it had more than its heading and the least that says something. */
+static int narrow(const struct column *column, int *width, int excess)
+{
+        int least = text_width(heading(column)) > PROSE_MIN ? text_width(heading(column)) : PROSE_MIN;
+        int spare = *width > least ? *width - least : 0, taken = spare < excess ? spare : excess;
+        *width -= taken;
+        return taken;
+}
+
+/* Cuts prose first, then drops columns, the least important first. What remains is whole, even if it does not fit:
+ * users type it. */
 static void fit(const struct table *t, int *widths, int room)
 {
-        for (;;) {
-                int sum = 2 * ((int)t->n_columns - 1);
-                size_t widest = t->n_columns;
-                for (size_t i = 0; i < t->n_columns; i++) {
-                        sum += widths[i];
-                        if (t->columns[i].title[0] != '>' && (widest == t->n_columns || widths[i] > widths[widest]))
-                                widest = i;
-                }
-                if (sum <= room || widest == t->n_columns || widths[widest] <= COLUMN_MIN)
+        int excess = width_of(t, widths) - room;
+        for (size_t i = t->n_columns; i-- > 0 && excess > 0;)
+                if (t->columns[i].fate == COLUMN_CUT)
+                        excess -= narrow(&t->columns[i], &widths[i], excess);
+        while (excess > 0) {
+                size_t least = t->n_columns;
+                for (size_t i = 0; i < t->n_columns; i++)
+                        if (widths[i] != DROPPED && t->columns[i].fate > 0 &&
+                            (least == t->n_columns || t->columns[i].fate > t->columns[least].fate))
+                                least = i;
+                if (least == t->n_columns)
                         return;
-                widths[widest]--;
+                excess -= widths[least] + 2;
+                widths[least] = DROPPED;
         }
+}
+
+static const char *colour_of(const struct column *column, const char *cell)
+{
+        if (cell == heading(column))
+                return term_title();
+        return strcmp(column->title, "STATE") == 0 ? term_state(cell) : "";
+}
+
+/* A line, without blanks at its end; `cells` NULL: of the headings. */
+static void print_row(const struct table *t, const int *widths, char *const *cells)
+{
+        int blanks = 0; /* before the next text */
+        for (size_t i = 0; i < t->n_columns; i++) {
+                const struct column *column = &t->columns[i];
+                const char *text = cells ? cells[i] : heading(column), *colour = colour_of(column, text);
+                if (widths[i] == DROPPED)
+                        continue;
+                char *cell = text_cut(text, widths[i]);
+                int pad = widths[i] - text_width(cell);
+                bool right = column->title[0] == '>';
+                if (cell[0]) {
+                        printf("%*s%s%s%s", blanks + (right ? pad : 0), "", colour, cell,
+                               colour[0] ? term_plain() : "");
+                        blanks = right ? 2 : pad + 2;
+                } else {
+                        blanks += pad + 2;
+                }
+                free(cell);
+        }
+        putchar('\n');
 }
 
 void table_print_deinit(struct table *t)
 {
-        int *widths = widths_of(t), room = t->whole ? 0 : term_width();
+        int *widths = widths_of(t), room = t->whole ? 0 : term_width(STDOUT_FILENO);
         if (room > 0)
                 fit(t, widths, room);
-        for (size_t i = 0; i < t->n_columns; i++) {
-                bool right = t->columns[i].title[0] == '>';
-                print_cell(t->columns[i].title + right, widths[i], right, i + 1 == t->n_columns, term_title());
-        }
-        for (size_t i = 0; i < t->n_cells; i++) {
-                size_t column = i % t->n_columns;
-                bool is_state = strcmp(t->columns[column].title, "STATE") == 0;
-                print_cell(t->cells[i], widths[column], t->columns[column].title[0] == '>', column + 1 == t->n_columns,
-                           is_state ? term_state(t->cells[i]) : "");
+        print_row(t, widths, NULL);
+        for (size_t i = 0; i < t->n_cells; i += t->n_columns)
+                print_row(t, widths, &t->cells[i]);
+        for (size_t i = 0; i < t->n_cells; i++)
                 free(t->cells[i]);
-        }
         free(t->cells);
         free(widths);
 }

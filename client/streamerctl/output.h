@@ -18,6 +18,8 @@
 char *human_size(char out[HUMAN_MAX], uint64_t bytes);
 char *human_rate(char out[HUMAN_MAX], uint64_t bytes, uint64_t ns); /* "2.8 GiB/s" */
 char *human_time(char out[HUMAN_MAX], uint64_t ns);                 /* "1.42 s", "3m12s", "2d4h" */
+/* The time that the rest takes where `done` of `total` took `ns`, in whole seconds; "" where that is not known. */
+char *human_left(char out[HUMAN_MAX], uint64_t done, uint64_t total, uint64_t ns);
 
 /* A copy in which control characters and bytes that are not UTF-8 are \xNN. malloc'd. */
 char *escape(const char *s);
@@ -34,11 +36,17 @@ struct table {
         size_t n_cells, cap;
         bool whole; /* also where the terminal is narrower */
 };
+/* What becomes of a column where the terminal is too narrow. From 1: it is dropped, those of higher numbers first. */
+enum {
+        COLUMN_CUT = -1, /* prose: its cells lose their middle, before columns are dropped */
+        COLUMN_KEEP = 0, /* whole: a name that users type, a state */
+};
 /* A column picks a member of each row of JSON and adds its text as a cell. */
 struct column {
         const char *title;
         const char *key;
         void (*add)(struct table *table, const json_t *row, const char *key);
+        int fate; /* COLUMN_CUT, COLUMN_KEEP or from 1 */
 };
 void table_add(struct table *t, const char *cell);
 void table_addf(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -5,14 +5,18 @@
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
+#include "client/streamerctl/term.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define BAR 24
-#define NAME_MAX_BYTES 24
+#define BAR 24 /* characters, between the brackets */
+#define BAR_LEAST 8
+#define FRAME 3 /* a blank, two brackets */
+#define NAME_LEAST 12
+#define WIDTH_UNKNOWN 80
 #define LINE_NS UINT64_C(1000000000)
 
 void progress_init(struct progress *p, const struct ctl *ctl)
@@ -24,48 +28,66 @@ void progress_init(struct progress *p, const struct ctl *ctl)
                                .last_ns = clock_now_ns()};
 }
 
-static void figures(const struct progress *p, const streamer_progress *now, uint64_t at)
+/* The figures, from the most important one: "1.0 GiB of 2.0 GiB", the rate, the time that is left; "" if not known. */
+enum { DONE, RATE, LEFT, FIGURES };
+struct figures {
+        char text[FIGURES][2 * HUMAN_MAX + 8];
+};
+
+static struct figures figures_of(const struct progress *p, const streamer_progress *now, uint64_t at)
 {
-        char done[HUMAN_MAX], total[HUMAN_MAX], rate[HUMAN_MAX], left[HUMAN_MAX];
+        struct figures f = {0};
+        char done[HUMAN_MAX], total[HUMAN_MAX];
         uint64_t bytes = now->bytes - p->first_bytes, ns = at - p->first_ns;
-        fprintf(stderr, "%s of %s", human_size(done, now->bytes), human_size(total, now->total));
+        snprintf(f.text[DONE], sizeof(f.text[DONE]), "%s of %s", human_size(done, now->bytes),
+                 human_size(total, now->total));
         if (bytes == 0 || ns == 0)
-                return;
-        double to_go = (double)(now->total - now->bytes) * (double)ns / (double)bytes;
-        fprintf(stderr, "  %s", human_rate(rate, bytes, ns));
-        if (to_go < 1e17)
-                fprintf(stderr, "  ETA %s", human_time(left, (uint64_t)to_go));
+                return f;
+        snprintf(f.text[RATE], sizeof(f.text[RATE]), "  %s", human_rate(done, bytes, ns));
+        if (human_left(done, bytes, now->total - p->first_bytes, ns)[0])
+                snprintf(f.text[LEFT], sizeof(f.text[LEFT]), "  ETA %s", done);
+        return f;
 }
 
-/* Long names differ at their ends; a bar that wraps cannot be redrawn. */
-static void put_name(const char *name)
+static int figures_width(const struct figures *f)
 {
-        size_t len = strlen(name), cut = len > NAME_MAX_BYTES ? len - NAME_MAX_BYTES : 0;
-        while (cut > 0 && ((unsigned char)name[cut] & 0xc0) == 0x80)
-                cut++;
-        fputs(cut > 0 ? "..." : "", stderr);
-        put_escaped(stderr, name + cut);
+        return (int)(strlen(f->text[DONE]) + strlen(f->text[RATE]) + strlen(f->text[LEFT]));
 }
 
+/* One line that never wraps, since a line that wraps cannot be redrawn: a narrow terminal has a shorter bar, then a
+ * shorter name, then no bar, then fewer figures. The last column stays empty: a cursor behind it may be on the next
+ * line. */
 static void draw_bar(const struct progress *p, const streamer_progress *now, uint64_t at)
 {
-        char bar[BAR + 1];
-        size_t full = now->total == 0 ? 0 : (size_t)((double)now->bytes / (double)now->total * BAR);
-        memset(bar, ' ', BAR);
-        memset(bar, '=', full < BAR ? full : BAR);
-        bar[BAR] = 0;
-        fputs("\r\033[K", stderr);
-        put_name(now->name);
-        fprintf(stderr, " [%s] ", bar);
-        figures(p, now, at);
+        struct figures f = figures_of(p, now, at);
+        char *whole = escape(now->name);
+        int columns = term_width(STDERR_FILENO), width = (columns > 1 ? columns : WIDTH_UNKNOWN) - 1;
+        for (int i = LEFT; i > DONE && NAME_LEAST + 1 + figures_width(&f) > width; i--)
+                f.text[i][0] = '\0';
+        int room = width - figures_width(&f) - 1; /* of the name, and of the bar with its brackets */
+        int bar = room - text_width(whole) - FRAME;
+        if (bar < BAR_LEAST)
+                bar = room - NAME_LEAST - FRAME < BAR_LEAST ? 0 : BAR_LEAST;
+        bar = bar < BAR ? bar : BAR;
+        int full = (int)((double)now->bytes / (double)now->total * bar);
+        int name_room = room - (bar > 0 ? bar + FRAME : 0);
+        char *name = text_cut(whole, name_room > 0 ? name_room : 0), *line, marks[BAR + 1] = "";
+        memset(marks, ' ', (size_t)bar);
+        memset(marks, '=', (size_t)full);
+        if (asprintf(&line, "%s%s%s%s %s%s%s", name, bar > 0 ? " [" : "", marks, bar > 0 ? "]" : "", f.text[DONE],
+                     f.text[RATE], f.text[LEFT]) < 0)
+                out_of_memory();
+        fprintf(stderr, "\r\033[K%.*s", (int)text_bytes(line, width), line);
+        free(whole);
+        free(name);
+        free(line);
 }
 
 static void draw_line(const struct progress *p, const streamer_progress *now, uint64_t at)
 {
+        struct figures f = figures_of(p, now, at);
         put_escaped(stderr, now->name);
-        fputs(": ", stderr);
-        figures(p, now, at);
-        fputc('\n', stderr);
+        fprintf(stderr, ": %s%s%s\n", f.text[DONE], f.text[RATE], f.text[LEFT]);
 }
 
 static void print_object(const streamer_progress *now)

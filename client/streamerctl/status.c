@@ -11,14 +11,14 @@
 /* ---- status ---- */
 
 static const struct column device_columns[] = {
-        {"DEVICE", "device", add_text},
-        {">BUDGET", "budget", add_size},
-        {">USED", "used", add_size},
-        {">FREE", "free", add_size},
-        {">PREFAULTED", "prefaulted", add_size},
-        {">QUARANTINED", "quarantined", add_size},
-        {"PAGES", "page_kind", add_text},
-        {"UUID", "uuid", add_text},
+        {"DEVICE", "device", add_text, COLUMN_KEEP},
+        {">BUDGET", "budget", add_size, 1},
+        {">USED", "used", add_size, 2},
+        {">FREE", "free", add_size, COLUMN_KEEP},
+        {">PREFAULTED", "prefaulted", add_size, 4},
+        {">QUARANTINED", "quarantined", add_size, 3},
+        {"PAGES", "page_kind", add_text, 5},
+        {"UUID", "uuid", add_text, 6},
 };
 
 static void add_load_state(struct table *t, const json_t *load, const char *key)
@@ -32,9 +32,13 @@ static void add_arrived(struct table *t, const json_t *load, const char *key)
 }
 
 static const struct column load_columns[] = {
-        {"LOADING", "name", add_text},     {">GEN", "generation", add_number}, {"STATE", "state", add_load_state},
-        {">DONE", "bytes", add_size},      {">TOTAL", "total", add_size},      {">TENSORS", "tensors", add_arrived},
-        {">ELAPSED", "load_ns", add_time},
+        {"LOADING", "name", add_text, COLUMN_KEEP},
+        {">GEN", "generation", add_number, 5},
+        {"STATE", "state", add_load_state, COLUMN_KEEP},
+        {">DONE", "bytes", add_size, 1},
+        {">TOTAL", "total", add_size, 2},
+        {">TENSORS", "tensors", add_arrived, 3},
+        {">ELAPSED", "load_ns", add_time, 4},
 };
 
 /* Below its load, where there are several or it waits. */
@@ -75,11 +79,11 @@ static void print_more(const json_t *rows, const struct column *columns, size_t 
 
 static void print_desired(const json_t *rows, const char *title)
 {
-        const struct column columns[] = {{title, "name", add_desired_name},
-                                         {"STATE", "state", add_text},
-                                         {">TRIES", "tries", add_number},
-                                         {">RETRY IN", "retry_in_ns", add_time_or_nothing},
-                                         {"ERROR", "error", add_text}};
+        const struct column columns[] = {{title, "name", add_desired_name, COLUMN_KEEP},
+                                         {"STATE", "state", add_text, COLUMN_KEEP},
+                                         {">TRIES", "tries", add_number, 2},
+                                         {">RETRY IN", "retry_in_ns", add_time_or_nothing, 1},
+                                         {"ERROR", "error", add_text, COLUMN_CUT}};
         print_more(rows, COLUMNS(columns), NULL);
 }
 
@@ -139,17 +143,17 @@ void print_metrics(const struct ctl *ctl, const json_t *reply)
 /* ---- ps ---- */
 
 static const struct column lease_columns[] = {
-        {">ID", "id", add_number},
-        {"MODEL", "model", add_text},
-        {">GEN", "generation", add_number},
-        {"DEVICE", "device", add_text},
-        {">PID", "pid", add_number},
-        {">UID", "uid", add_number},
-        {"COMMAND", "comm", add_text},
-        {">SIZE", "bytes", add_size},
-        {">AGE", "age_ns", add_time},
-        {"ORPHAN", "orphan", add_yes_no},
-        {"QUARANTINED", "quarantined", add_yes_no},
+        {">ID", "id", add_number, COLUMN_KEEP},
+        {"MODEL", "model", add_text, COLUMN_KEEP},
+        {">GEN", "generation", add_number, 6},
+        {"DEVICE", "device", add_text, 5},
+        {">PID", "pid", add_number, COLUMN_KEEP},
+        {">UID", "uid", add_number, 2},
+        {"COMMAND", "comm", add_text, 1},
+        {">SIZE", "bytes", add_size, 4},
+        {">AGE", "age_ns", add_time, 3},
+        {"ORPHAN", "orphan", add_yes_no, 7},
+        {"QUARANTINED", "quarantined", add_yes_no, 8},
 };
 
 /* By id, or by the model's name. */

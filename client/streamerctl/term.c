@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/streamerctl/term.h"
 
+#include "client/streamerctl/output.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-int term_width(void)
+int term_width(int fd)
 {
         struct winsize size;
-        if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0)
+        if (!isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) < 0)
                 return 0;
         return size.ws_col;
 }
@@ -62,4 +64,19 @@ size_t text_bytes(const char *text, int n)
                 if (((unsigned char)*c & 0xc0) != 0x80 && n-- == 0)
                         break;
         return (size_t)(c - text);
+}
+
+char *text_cut(const char *text, int to)
+{
+        int have = text_width(text), head = (to - 3 + 1) / 2, tail = to - 3 - head;
+        char *out = malloc(strlen(text) + 4);
+        if (!out)
+                out_of_memory();
+        if (have <= to)
+                strcpy(out, text);
+        else if (to < 5)
+                sprintf(out, "%.*s", (int)text_bytes(text, to), text);
+        else
+                sprintf(out, "%.*s...%s", (int)text_bytes(text, head), text, text + text_bytes(text, have - tail));
+        return out;
 }

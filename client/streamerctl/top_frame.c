@@ -98,8 +98,7 @@ static void put_load(struct top_frame *f, const struct top *top, const json_t *l
                 human_rate(rate, bytes - before, ns);
         else
                 human_rate(rate, bytes, elapsed);
-        if (bytes > 0 && total >= bytes)
-                human_time(left, (uint64_t)((double)(total - bytes) * (double)elapsed / (double)bytes));
+        human_left(left, bytes, total, elapsed);
         put(f, false, "%s [%s] %3d %% %13s  %9s  %s%s", column(name, json_str(l, "name"), 24), bar(b, bytes, total),
             total > 0 ? (int)((double)bytes / (double)total * 100) : 0, rate, left, json_str(l, "state"),
             json_bool(l, "stalled") ? ", stalled" : "");
