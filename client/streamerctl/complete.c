@@ -19,8 +19,8 @@ struct line {
         const struct verb *verb;    /* NULL: not typed yet */
         const char *current;        /* the last word */
         const struct flag *pending; /* the flag whose value it is; NULL: none */
-        size_t position;            /* among the verb's arguments */
-        const char *first;          /* the verb's first argument; NULL: not typed yet */
+        const char **args;          /* the verb's arguments before it */
+        size_t n_args;
         const char *socket;
         bool flags_over;
 };
@@ -44,8 +44,7 @@ static void read_word(struct line *line, const char *word)
         } else if (!line->verb) {
                 line->verb = verb_by_name(word);
         } else {
-                if (line->position++ == 0)
-                        line->first = word;
+                line->args[line->n_args++] = word;
         }
 }
 
@@ -62,7 +61,15 @@ static void offer(const struct line *line, const char *word, const char *what)
         printf("%s\t%s\n", word, what);
 }
 
-/* The rows of `list` in the daemon's reply, by one of their members. */
+static bool was_given(const struct line *line, const char *word)
+{
+        for (size_t i = 0; i < line->n_args; i++)
+                if (strcmp(line->args[i], word) == 0)
+                        return true;
+        return false;
+}
+
+/* The rows of `list` in the daemon's reply, by one of their members; a model that is named already is not offered. */
 static void offer_rows(const struct line *line, const char *verb, json_t *args, const char *list, const char *key,
                        const char *what_key)
 {
@@ -76,7 +83,8 @@ static void offer_rows(const struct line *line, const char *verb, json_t *args, 
                 json_decref(args);
         streamer_close(client);
         for (size_t i = 0; (row = json_array_get(json_object_get(reply, list), i)); i++)
-                offer(line, json_str(row, key), json_str(row, what_key));
+                if (strcmp(list, "models") != 0 || !was_given(line, json_str(row, key)))
+                        offer(line, json_str(row, key), json_str(row, what_key));
 }
 
 static void offer_verbs(const struct line *line)
@@ -97,8 +105,8 @@ static void offer_kind(const struct line *line, const char *kind, size_t len)
 {
         if (strncmp(kind, "MODEL", len) == 0)
                 offer_rows(line, "list", json_object(), "models", "name", "state");
-        else if (strncmp(kind, "TENSOR", len) == 0 && line->first)
-                offer_rows(line, "show", json_pack("{s:s, s:b}", "model", line->first, "tensors", 1), "tensor_list",
+        else if (strncmp(kind, "TENSOR", len) == 0 && line->n_args > 0)
+                offer_rows(line, "show", json_pack("{s:s, s:b}", "model", line->args[0], "tensors", 1), "tensor_list",
                            "name", "dtype");
         else if (strncmp(kind, "DEVICE", len) == 0)
                 offer_rows(line, "status", json_object(), "devices", "device", "page_kind");
@@ -115,7 +123,7 @@ static void offer_value(const struct line *line)
         static const struct {
                 const char *flag, *words[4];
         } rows[] = {
-                {"-o", {"table", "wide", "json"}},
+                {"--output", {"table", "wide", "json"}},
                 {"--verify", {"none", "sha256"}},
                 {"--layout", {"replica", "rank"}},
                 {"--for", {"ready", "unloaded"}},
@@ -130,17 +138,19 @@ static void offer_value(const struct line *line)
 static void offer_argument(const struct line *line)
 {
         const char *kind = line->verb->args, *next;
-        for (size_t i = 0; i < line->position && (next = strchr(kind, ' ')); i++)
+        for (size_t i = 0; i < line->n_args && (next = strchr(kind, ' ')); i++)
                 kind = next + 1 + (strncmp(next, " -- ", 4) == 0 ? 3 : 0);
         kind += *kind == '[';
         size_t len = strspn(kind, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-        if (len > 0 && line->position < line->verb->max_args)
+        if (len > 0 && line->n_args < line->verb->max_args)
                 offer_kind(line, kind, len);
 }
 
 int verb_complete(struct ctl *ctl)
 {
-        struct line line = {.current = "", .socket = ctl->socket};
+        struct line line = {.current = "", .socket = ctl->socket, .args = calloc(ctl->n_args + 1, sizeof(char *))};
+        if (!line.args)
+                return 0;
         for (size_t i = 0; i + 1 < ctl->n_args; i++)
                 read_word(&line, ctl->args[i]);
         if (ctl->n_args > 0)
@@ -155,5 +165,6 @@ int verb_complete(struct ctl *ctl)
         } else {
                 offer_argument(&line);
         }
+        free(line.args);
         return 0;
 }

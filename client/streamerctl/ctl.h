@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define EXIT_USAGE 2
 #define JSON_SCHEMA 1 /* docs/json.md */
@@ -41,10 +42,10 @@ struct ctl {
         uint64_t keep_alive_ms, drain_timeout_ms;
         char *devices[DEVICES_MAX + 1]; /* by the daemon's names; the first is NULL where none is given */
         size_t n_devices;
-        const char *interval; /* seconds, of top */
+        uint64_t interval_ms; /* of top; 0: not given */
         bool once;
-        const char *output; /* directory that fetch writes into */
-        uint64_t idle_ms;   /* of unload */
+        const char *directory; /* that fetch writes into */
+        uint64_t idle_ms;      /* of unload */
         bool all, any, watch;
         const char *until; /* of wait: NULL, "ready" or "unloaded" */
         bool list, detach, dry_run, tensors, drain, force, queue, no_evict, pin;
@@ -52,7 +53,17 @@ struct ctl {
         streamer_client *client;
 };
 
-enum flag_type { FLAG_BOOL, FLAG_STR, FLAG_DEVICE, FLAG_FORMAT, FLAG_JSON, FLAG_SECONDS, FLAG_DURATION, FLAG_PRIORITY };
+enum flag_type {
+        FLAG_BOOL,
+        FLAG_STR,
+        FLAG_DEVICE,
+        FLAG_FORMAT,
+        FLAG_JSON,
+        FLAG_TIMEOUT,
+        FLAG_INTERVAL,
+        FLAG_DURATION,
+        FLAG_PRIORITY
+};
 
 struct flag {
         const char *name;  /* with its dashes */
@@ -125,7 +136,8 @@ const struct verb *verb_by_name(const char *name); /* or by its alias; NULL */
 /* A global flag, or one of the verb (NULL: none yet); *value: what is part of the word, or NULL. NULL: there is none.
  */
 const struct flag *flag_find(const struct verb *verb, const char *word, const char **value);
-/* "250ms", "30s", "5m", "2h": 0, or EXIT_USAGE after an error. */
+/* A duration of a keep-alive: "250ms", "30s", "5m", "2h", or "30", which are seconds. 0, or EXIT_USAGE after an error.
+ */
 int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms);
 int parse_priority(const struct ctl *ctl, const char *value, uint64_t *priority); /* likewise, 1 to 10000 */
 
@@ -139,7 +151,7 @@ void print_done(const struct ctl *ctl, const char *model, const json_t *reply, c
 
 /* ---- help.c ---- */
 
-void help_print(const struct verb *verb); /* NULL: the overview */
+void help_print(FILE *to, const struct verb *verb); /* NULL: the overview */
 
 /* ---- devices.c ---- */
 

@@ -125,7 +125,8 @@ static void add_size_if_known(struct table *t, const json_t *row, const char *ke
 
 static void print_files(const struct ctl *ctl, json_t *files)
 {
-        static const struct column columns[] = {{"FILE", "name", add_text}, {">SIZE", "bytes", add_size_if_known}};
+        static const struct column columns[] = {{"FILE", "name", add_text, COLUMN_KEEP},
+                                                {">SIZE", "bytes", add_size_if_known, 1}};
         if (ctl->format == FORMAT_JSON) {
                 json_auto_t *json = json_pack("{s:O}", "files", files);
                 ctl_print_json(json);
@@ -199,7 +200,7 @@ int verb_fetch(struct ctl *ctl)
         json_auto_t *names = NULL, *done = json_array();
         if (ctl->list)
                 return list(ctl);
-        const char *path = ctl->output ? ctl->output : ".";
+        const char *path = ctl->directory ? ctl->directory : ".";
         int rc = choose(ctl, &names);
         if (rc != 0)
                 return rc;

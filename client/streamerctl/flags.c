@@ -81,6 +81,15 @@ static int unknown_verb(const struct ctl *ctl, const char *word)
         return unknown(ctl, "verb", word, meant_verb(word) ?: streamer_nearest(word, words.v, words.n));
 }
 
+/* The flag that begins with the letter; NULL: none. To a flag of one letter each other letter is as near. */
+static const char *by_letter(const struct words *flags, char letter)
+{
+        for (size_t i = 0; i < flags->n; i++)
+                if (flags->v[i][2] == letter)
+                        return flags->v[i];
+        return NULL;
+}
+
 /* A verb's own flags precede the global ones. */
 static int unknown_flag(const struct ctl *ctl, const char *word)
 {
@@ -89,7 +98,8 @@ static int unknown_flag(const struct ctl *ctl, const char *word)
                 add_word(&words, f->name, f->hidden);
         for (const struct flag *f = global_flags; f->name; f++)
                 add_word(&words, f->name, f->hidden);
-        return unknown(ctl, "flag", word, streamer_nearest(word, words.v, words.n));
+        return unknown(ctl, "flag", word,
+                       strlen(word) == 2 ? by_letter(&words, word[1]) : streamer_nearest(word, words.v, words.n));
 }
 
 /* ---- values ---- */
@@ -106,35 +116,48 @@ static int set_format(struct ctl *ctl, const char *value)
         return usage_error(ctl, "unknown format '%.100s': it is table, wide or json", value);
 }
 
-static int set_seconds(struct ctl *ctl, const char *value)
-{
-        char *end;
-        errno = 0;
-        double seconds = strtod(value, &end);
-        bool sane = seconds >= 0 && seconds <= 2e6; /* false for NaN too */
-        if (errno || end == value || *end || !sane)
-                return usage_error(ctl, "'%.100s' is not a number of seconds", value);
-        ctl->timeout_ms = (int)(seconds * 1000 + 0.999);
-        return 0;
-}
+/* The durations that a flag takes. */
+struct range {
+        uint64_t min_ms, max_ms;
+        const char *text;
+};
+static const struct range timeouts = {0, 500 * UINT64_C(3600000), "0 to 500h"}; /* an int of milliseconds */
+static const struct range intervals = {100, 3600000, "100ms to 1h"};
+static const struct range durations = {1, 8784 * UINT64_C(3600000), "1ms to 8784h"};
 
-/* "250ms", "30s", "5m", "2h". */
-int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms)
+/* "250ms", "30s", "1.5m", "2h", or "30", which are seconds. What a millisecond does not divide is rounded up. */
+static int parse_within(const struct ctl *ctl, const char *value, const struct range *range, uint64_t *ms)
 {
         static const struct {
                 const char *unit;
-                uint64_t ms;
-        } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+                double ms;
+        } units[] = {{"", 1e3}, {"ms", 1}, {"s", 1e3}, {"m", 6e4}, {"h", 3.6e6}};
         char *end;
-        errno = 0;
-        unsigned long long n = strtoull(value, &end, 10);
-        for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-                if (!errno && value[0] >= '0' && value[0] <= '9' && strcmp(end, units[i].unit) == 0 && n > 0 &&
-                    n <= 8784 * UINT64_C(3600000) / units[i].ms) {
-                        *ms = n * units[i].ms;
-                        return 0;
-                }
-        return usage_error(ctl, "'%.100s' is not a duration: 1ms to 8784h, with ms, s, m or h", value);
+        double n = strtod(value, &end);
+        bool decimal = end > value && strspn(value, "0123456789.") == (size_t)(end - value);
+        for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+                double given = n * units[i].ms;
+                if (!decimal || strcmp(end, units[i].unit) != 0 || given < (double)range->min_ms ||
+                    given > (double)range->max_ms)
+                        continue;
+                *ms = (uint64_t)given + (given > (double)(uint64_t)given);
+                return 0;
+        }
+        return usage_error(ctl, "'%.100s' is not a duration: %s, in seconds or with ms, s, m or h", value, range->text);
+}
+
+int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms)
+{
+        return parse_within(ctl, value, &durations, ms);
+}
+
+static int set_timeout(struct ctl *ctl, const char *value)
+{
+        uint64_t ms;
+        int rc = parse_within(ctl, value, &timeouts, &ms);
+        if (rc == 0)
+                ctl->timeout_ms = (int)ms;
+        return rc;
 }
 
 int parse_priority(const struct ctl *ctl, const char *value, uint64_t *priority)
@@ -161,8 +184,10 @@ static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
                 return 0;
         case FLAG_FORMAT:
                 return set_format(ctl, value);
-        case FLAG_SECONDS:
-                return set_seconds(ctl, value);
+        case FLAG_TIMEOUT:
+                return set_timeout(ctl, value);
+        case FLAG_INTERVAL:
+                return parse_within(ctl, value, &intervals, to);
         case FLAG_DURATION:
                 return parse_duration(ctl, value, to);
         case FLAG_PRIORITY:
@@ -235,10 +260,14 @@ static int check_args(const struct ctl *ctl)
 /* Known before anything is parsed: errors of the command line are JSON, too. */
 static bool wants_json(int argc, char **argv)
 {
-        for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-                if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-ojson") == 0 ||
-                    (strcmp(argv[i], "-o") == 0 && i + 1 < argc && strcmp(argv[i + 1], "json") == 0))
+        for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+                const char *value = NULL;
+                const struct flag *f = argv[i][0] == '-' ? find_in(global_flags, argv[i], &value) : NULL;
+                if (!value && i + 1 < argc)
+                        value = argv[i + 1];
+                if (f && (f->type == FLAG_JSON || (f->type == FLAG_FORMAT && value && strcmp(value, "json") == 0)))
                         return true;
+        }
         return false;
 }
 

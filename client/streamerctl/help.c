@@ -9,16 +9,16 @@
 
 #define LEFT 24
 
-static void print_row(const char *left, const char *right)
+static void print_row(FILE *to, const char *left, const char *right)
 {
         /* A long left side has the line to itself. */
         if (strlen(left) > LEFT)
-                printf("  %s\n  %-*s %s\n", left, LEFT, "", right);
+                fprintf(to, "  %s\n  %-*s %s\n", left, LEFT, "", right);
         else
-                printf("  %-*s %s\n", LEFT, left, right);
+                fprintf(to, "  %-*s %s\n", LEFT, left, right);
 }
 
-static void print_flags(const struct flag *flags)
+static void print_flags(FILE *to, const struct flag *flags)
 {
         for (const struct flag *f = flags; f && f->name; f++) {
                 char left[64];
@@ -26,57 +26,58 @@ static void print_flags(const struct flag *flags)
                         continue;
                 snprintf(left, sizeof(left), "%s%s%s%s%s", f->alias ? f->alias : "", f->alias ? ", " : "", f->name,
                          f->value ? " " : "", f->value ? f->value : "");
-                print_row(left, f->help);
+                print_row(to, left, f->help);
         }
 }
 
-static void print_lines(const char *lines)
+static void print_lines(FILE *to, const char *lines)
 {
         while (*lines) {
                 size_t len = strcspn(lines, "\n");
-                printf("  %.*s\n", (int)len, lines);
+                fprintf(to, "  %.*s\n", (int)len, lines);
                 lines += len + (lines[len] == '\n');
         }
 }
 
-static void print_verb(const struct verb *verb)
+static void print_verb(FILE *to, const struct verb *verb)
 {
-        printf("Usage: streamerctl %s%s%s%s\n\n%s\n", verb->name, verb->args[0] ? " " : "", verb->args,
-               verb->flags ? " [FLAGS]" : "", verb->summary);
+        fprintf(to, "Usage: streamerctl %s%s%s%s\n\n%s\n", verb->name, verb->args[0] ? " " : "", verb->args,
+                verb->flags ? " [FLAGS]" : "", verb->summary);
         if (verb->about)
-                printf("\n%s\n", verb->about);
+                fprintf(to, "\n%s\n", verb->about);
         if (verb->alias)
-                printf("\n'%s' is an alias.\n", verb->alias);
+                fprintf(to, "\n'%s' is an alias.\n", verb->alias);
         if (verb->flags)
-                printf("\nFlags:\n");
-        print_flags(verb->flags);
+                fprintf(to, "\nFlags:\n");
+        print_flags(to, verb->flags);
         if (verb->examples)
-                printf("\nExamples:\n");
-        print_lines(verb->examples ? verb->examples : "");
+                fprintf(to, "\nExamples:\n");
+        print_lines(to, verb->examples ? verb->examples : "");
 }
 
-static void print_overview(void)
+static void print_overview(FILE *to)
 {
-        printf("Usage: streamerctl [FLAGS] VERB [ARGUMENTS]\n\nVerbs:\n");
+        fprintf(to, "Usage: streamerctl [FLAGS] VERB [ARGUMENTS]\n\nVerbs:\n");
         for (const struct verb *v = verbs; v->name; v++) {
                 if (v->hidden)
                         continue;
                 char left[64];
                 snprintf(left, sizeof(left), "%s %s", v->name, v->args);
-                print_row(left, v->summary);
+                print_row(to, left, v->summary);
         }
 }
 
-void help_print(const struct verb *verb)
+void help_print(FILE *to, const struct verb *verb)
 {
         if (verb)
-                print_verb(verb);
+                print_verb(to, verb);
         else
-                print_overview();
-        printf("\nFlags of every verb:\n");
-        print_flags(global_flags);
-        printf("\nExit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 daemon unreachable, 5 timeout, 6 in use,\n"
-               "7 insufficient memory, 8 permission denied.\n");
+                print_overview(to);
+        fprintf(to, "\nFlags of every verb:\n");
+        print_flags(to, global_flags);
+        fprintf(to,
+                "\nExit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 daemon unreachable, 5 timeout, 6 in use,\n"
+                "7 insufficient memory, 8 permission denied.\n");
 }
 
 int verb_help(struct ctl *ctl)
@@ -84,6 +85,6 @@ int verb_help(struct ctl *ctl)
         const struct verb *v = ctl->n_args > 0 ? verb_by_name(ctl->args[0]) : NULL;
         if (ctl->n_args > 0 && !v)
                 return usage_error(ctl, "unknown verb '%.100s'", ctl->args[0]);
-        help_print(v);
+        help_print(stdout, v);
         return 0;
 }

@@ -93,7 +93,7 @@ static int run(struct ctl *ctl)
         if (ctl->version)
                 printf("streamerctl %s\n", STREAMERD_VERSION);
         else if (ctl->help)
-                help_print(ctl->verb && ctl->verb->run != verb_help ? ctl->verb : NULL);
+                help_print(stdout, ctl->verb && ctl->verb->run != verb_help ? ctl->verb : NULL);
         else
                 return ctl->verb->offline ? ctl->verb->run(ctl) : run_connected(ctl);
         return 0;
@@ -115,7 +115,11 @@ int main(int argc, char **argv)
         ctl.args = calloc((size_t)argc + 1, sizeof(*ctl.args));
         if (!ctl.args)
                 out_of_memory();
-        int rc = flags_parse(&ctl, argc, argv) ?: check_output(&ctl, run(&ctl));
+        int rc = EXIT_USAGE;
+        if (argc > 1)
+                rc = flags_parse(&ctl, argc, argv) ?: check_output(&ctl, run(&ctl));
+        else
+                help_print(stderr, NULL);
         for (size_t i = 0; i < ctl.n_devices; i++)
                 free(ctl.devices[i]);
         free(ctl.args);

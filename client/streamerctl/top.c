@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define ONCE_WIDTH 100
-#define SECONDS_MAX 3600
+#define INTERVAL_MS 1000
 
 /* ---- samples ---- */
 
@@ -150,23 +150,10 @@ static int print_once(struct top *top, struct top_frame *frame)
         return 0;
 }
 
-static int read_interval(const struct ctl *ctl, int *ms)
-{
-        char *end;
-        double seconds = ctl->interval ? strtod(ctl->interval, &end) : 1;
-        bool sane = seconds >= 0.1 && seconds <= SECONDS_MAX; /* false for NaN too */
-        if (ctl->interval && (end == ctl->interval || *end || !sane))
-                return usage_error(ctl, "'%.100s' is not within 0.1 to %d seconds", ctl->interval, SECONDS_MAX);
-        *ms = (int)(seconds * 1000);
-        return 0;
-}
-
 int verb_top(struct ctl *ctl)
 {
         struct top top = {.ctl = ctl};
-        int interval_ms = 1000, rc = read_interval(ctl, &interval_ms);
-        if (rc != 0)
-                return rc;
+        int interval_ms = ctl->interval_ms > 0 ? (int)ctl->interval_ms : INTERVAL_MS, rc;
         if (!ctl->once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)))
                 return usage_error(ctl, "top: needs a terminal; --once prints one frame without");
         struct top_frame *frame = calloc(1, sizeof(*frame));

@@ -20,14 +20,14 @@
 const struct flag global_flags[] = {
         {"--socket", "PATH", "the daemon's socket ($STREAMERD_SOCKET; else the system's, else your own)", FLAG_STR,
          AT(socket)},
-        {"-o", "FORMAT", "table, wide or json", FLAG_FORMAT, AT(format)},
+        {"--output", "FORMAT", "table, wide or json", FLAG_FORMAT, AT(format), .alias = "-o"},
         {"--json", NULL, "the same as -o json", FLAG_JSON, AT(format)},
-        {"--timeout", "SECONDS", "for one reply (10); for load and wait: until the model is ready", FLAG_SECONDS,
+        {"--timeout", "DURATION", "for one reply (10s); for load and wait: until the model is ready", FLAG_TIMEOUT,
          AT(timeout_ms)},
         {"--no-progress", NULL, "print no progress", FLAG_BOOL, AT(no_progress)},
         {"--quiet", NULL, "print names only, and no progress", FLAG_BOOL, AT(quiet), .alias = "-q"},
         {"--help", NULL, "print this help, or the verb's", FLAG_BOOL, AT(help), .alias = "-h"},
-        {"--version", NULL, "print streamerctl's version", FLAG_BOOL, AT(version)},
+        {"--version", NULL, "print streamerctl's version", FLAG_BOOL, AT(version), .alias = "-V"},
         {0},
 };
 
@@ -68,7 +68,7 @@ const struct verb verbs[] = {
                   "Ranks (model-rank-{rank}-part-{part}.safetensors) succeed or fail together.",
          .examples = "streamerctl load /models/llama-3-8b\n"
                      "streamerctl load /models/llama-3-8b --name chat --device 0\n"
-                     "streamerctl load /models/llama-3-8b /models/qwen-7b --queue --timeout 600\n"
+                     "streamerctl load /models/llama-3-8b /models/qwen-7b --queue --timeout 10m\n"
                      "streamerctl load /models/llama-3-8b --device 0,1\n"
                      "streamerctl load /models/sharded --layout rank --device 0,1,2,3\n"
                      "streamerctl load meta-llama/Llama-3.1-8B --verify sha256\n"
@@ -127,7 +127,7 @@ const struct verb verbs[] = {
         {.name = "top", .args = "", .run = verb_top, .raw = true,
          .flags = FLAGS(
                  {"--once", NULL, "print one frame and exit", FLAG_BOOL, AT(once)},
-                 {"--interval", "SECONDS", "between two frames (1)", FLAG_STR, AT(interval)}),
+                 {"--interval", "DURATION", "between two frames (1s)", FLAG_INTERVAL, AT(interval_ms)}),
          .summary = "Watch devices, loads, models and leases",
          .about = "Keys: q quits, j and k (or arrows) scroll the models, s sorts them by name, size or leases.",
          .examples = "streamerctl top\n"
@@ -141,7 +141,7 @@ const struct verb verbs[] = {
          .about = "Until all are; with --any the first one is printed. A name without a model, or whose load failed, counts\n"
                   "as unloaded; one that drains does not.\n"
                   "Exit code 3: no such model; 1: its load failed (with --any: all failed); 5: --timeout has passed.",
-         .examples = "streamerctl wait llama-3-8b --timeout 600\n"
+         .examples = "streamerctl wait llama-3-8b --timeout 10m\n"
                      "streamerctl wait --any llama-3-8b qwen-7b\n"
                      "streamerctl wait --for=unloaded llama-3-8b"},
         {.name = "verify", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_verify,
@@ -177,8 +177,8 @@ const struct verb verbs[] = {
          .examples = "streamerctl unpin llama-3-8b"},
         {.name = "keep-alive", .args = "MODEL DURATION", .min_args = 2, .max_args = 2, .run = verb_keep_alive,
          .summary = "Unload a model after so long without a lease",
-         .about = "Counted from the last lease, or from now if it has none. DURATION is 30s, 5m, 2h, or 'default' for the\n"
-                  "daemon's residency.keep_alive. A pinned model does not expire.",
+         .about = "Counted from the last lease, or from now if it has none. DURATION is 30s, 5m, 2h, a number of seconds, or\n"
+                  "'default' for the daemon's residency.keep_alive. A pinned model does not expire.",
          .examples = "streamerctl keep-alive llama-3-8b 30m"},
         {.name = "set-priority", .args = "MODEL N", .min_args = 2, .max_args = 2, .run = verb_set_priority,
          .summary = "Set a model's priority, also while it loads",
@@ -202,14 +202,14 @@ const struct verb verbs[] = {
          .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
         {.name = "fetch", .args = "SOURCE [FILE]...", .min_args = 1, .max_args = MANY, .run = verb_fetch,
          .flags = FLAGS(
-                 {"--output", "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(output)},
+                 {"--directory", "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(directory)},
                  {"--list", NULL, "only list the files that the source has", FLAG_BOOL, AT(list)}),
          .summary = "Copy small files beside the weights of a source, such as config.json",
          .about = "The daemon reads them with its credentials and below its roots; each may have 64 MiB. Without a\n"
                   "FILE all that the source lists are copied: files that are not hidden and hold no weights. An\n"
                   "https:// source lists nothing; name its files. A file that is not complete after http.patience +\n"
                   "http.tries x http.stall of the configuration (3 minutes) ends with timeout. Requires the role 'load'.",
-         .examples = "streamerctl fetch s3://models/llama-3-8b/ --output llama-3-8b\n"
+         .examples = "streamerctl fetch s3://models/llama-3-8b/ --directory llama-3-8b\n"
                      "streamerctl fetch hf://meta-llama/Llama-3.1-8B config.json tokenizer.json\n"
                      "streamerctl fetch /models/llama-3-8b --list"},
         {.name = "events", .args = "[MODEL]", .max_args = 1, .run = verb_events,

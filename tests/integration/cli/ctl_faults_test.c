@@ -26,7 +26,7 @@ static const struct {
         {{"show", "witness", "--tensors", "--json"}, false},
         {{"wait", "witness", "--json"}, false},
         {{"verify", "witness"}, false},
-        {{"fetch", "SOURCE", "--output", "FOLDER"}, false},
+        {{"fetch", "SOURCE", "--directory", "FOLDER"}, false},
         {{"unload", "nobody"}, false},
         {{"unload", "--all", "--dry-run"}, false},
         {{"diff", "witness", "SOURCE"}, false},

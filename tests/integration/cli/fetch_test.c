@@ -345,15 +345,15 @@ TEST(streamerctl_copies_the_files_that_are_listed)
         make_source();
         SAYS(0, "sub/more.json   4 B", "fetch", fixture_path("cli"), "--list");
         SAYS(0, "config.json\nsub/more.json\n", "fetch", fixture_path("cli"), "--list", "-q");
-        SAYS(0, "config.json", "fetch", fixture_path("cli"), "--output", to);
+        SAYS(0, "config.json", "fetch", fixture_path("cli"), "--directory", to);
         assert_file(format_text("%s/config.json", to), "config");
         assert_file(format_text("%s/sub/more.json", to), "more");
         ck_assert_int_ne(access(format_text("%s/model.bin", to), F_OK), 0);
         in_root("cli/config.json", "changed");
         SAYS(0, "{\"schema\":1,\"files\":[{\"name\":\"config.json\",\"bytes\":7}]}", "fetch", fixture_path("cli"),
-             "config.json", "--output", to, "--json");
+             "config.json", "--directory", to, "--json");
         assert_file(format_text("%s/config.json", to), "changed");
-        SAYS(0, "model.bin", "fetch", fixture_path("cli"), "model.bin", "--output", to);
+        SAYS(0, "model.bin", "fetch", fixture_path("cli"), "model.bin", "--directory", to);
         assert_file(format_text("%s/model.bin", to), "weights");
 }
 
@@ -366,10 +366,10 @@ TEST(streamerctl_writes_nothing_outside_its_directory)
         file_write(format_text("%s/victim", elsewhere), "victim", 6);
         must(symlink(elsewhere, format_text("%s/sub", to)));
         must(symlink("../elsewhere/victim", format_text("%s/config.json", to)));
-        SAYS(1, "its directory cannot be opened", "fetch", fixture_path("cli"), "sub/more.json", "--output", to);
-        SAYS(2, "not the name of a file", "fetch", fixture_path("cli"), "../config.json", "--output", to);
-        SAYS(2, "not the name of a file", "fetch", fixture_path("cli"), "/config.json", "--output", to);
-        SAYS(0, "config.json", "fetch", fixture_path("cli"), "config.json", "--output", to);
+        SAYS(1, "its directory cannot be opened", "fetch", fixture_path("cli"), "sub/more.json", "--directory", to);
+        SAYS(2, "not the name of a file", "fetch", fixture_path("cli"), "../config.json", "--directory", to);
+        SAYS(2, "not the name of a file", "fetch", fixture_path("cli"), "/config.json", "--directory", to);
+        SAYS(0, "config.json", "fetch", fixture_path("cli"), "config.json", "--directory", to);
         assert_file(format_text("%s/config.json", to), "config");
         assert_file(format_text("%s/victim", elsewhere), "victim");
         ck_assert_int_ne(access(format_text("%s/more.json", elsewhere), F_OK), 0);
@@ -378,10 +378,10 @@ TEST(streamerctl_writes_nothing_outside_its_directory)
 TEST(streamerctl_exits_as_the_error_says)
 {
         make_source();
-        SAYS(3, "No such file", "fetch", fixture_path("cli"), "none.json", "--output", suite_path("to-none"));
-        SAYS(1, "outside the roots", "fetch", "/etc", "passwd", "--output", suite_path("to-none"));
-        SAYS(3, "lists no files", "fetch", format_text("%s/5/m.safetensors", web.url), "--output",
+        SAYS(3, "No such file", "fetch", fixture_path("cli"), "none.json", "--directory", suite_path("to-none"));
+        SAYS(1, "outside the roots", "fetch", "/etc", "passwd", "--directory", suite_path("to-none"));
+        SAYS(3, "lists no files", "fetch", format_text("%s/5/m.safetensors", web.url), "--directory",
              suite_path("to-none"));
         SAYS(2, "takes no files", "fetch", fixture_path("cli"), "config.json", "--list");
-        SAYS(1, "cannot be opened", "fetch", fixture_path("cli"), "--output", suite_path("none/below"));
+        SAYS(1, "cannot be opened", "fetch", fixture_path("cli"), "--directory", suite_path("none/below"));
 }

@@ -8,7 +8,7 @@
 
 #define NOT_UTF8 "\xff"
 #define EIGHT "0,1,2,3,4,5,6,7,"
-#define INTERVAL "is not within 0.1 to 3600 seconds"
+#define INTERVAL "is not a duration: 100ms to 1h, in seconds or with ms, s, m or h"
 
 static const struct {
         const char *args[6];
@@ -16,11 +16,14 @@ static const struct {
         const char *text;
 } refused[] = {
         {{0}, 2, "a verb is missing (see 'streamerctl help')"},
+        {{"--json"}, 2, "\"text\":\"a verb is missing\""},
         {{"load"}, 2, "load: an argument is missing: SOURCE... (see 'streamerctl help load')"},
         {{"status", "x"}, 2, "status: one argument too many: 'x' (see 'streamerctl help status')"},
         {{"load", "x", "--name"}, 2, "--name needs a value: NAME (see 'streamerctl help load')"},
         {{"cat", "m", "t", "-o", "json"}, 2, "\"text\":\"cat: writes bytes, not JSON\""},
-        {{"load", "x", "--keep-alive", "1y"}, 2, "'1y' is not a duration: 1ms to 8784h, with ms, s, m or h"},
+        {{"load", "x", "--keep-alive", "1y"},
+         2,
+         "'1y' is not a duration: 1ms to 8784h, in seconds or with ms, s, m or h"},
         {{"set-priority", "witness", "0"}, 2, "'0' is not a priority: 1 to 10000"},
         {{"unload", "witness", "--device", "0,1"}, 2, "unload: one device at most"},
         {{"load", "x", "--device", EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT "8"},
@@ -42,6 +45,16 @@ static const struct {
         {{"cancel", "a", "b"}, 2, "one argument too many: 'b'"},
         {{"list", "--no-such-flag"}, 2, "--no-such-flag"},
         {{"list", "-o", "xml"}, 2, "xml"},
+        {{"list", "--output", "xml"}, 2, "unknown format 'xml': it is table, wide or json"},
+        {{"list", "-w"}, 2, "unknown flag '-w': did you mean '--watch'?"},
+        {{"unload", "-a"}, 2, "unknown flag '-a': did you mean '--all'?"},
+        {{"-v"}, 2, "unknown flag '-v': did you mean '--version'?"},
+        {{"list", "-x"}, 2, "unknown flag '-x' (see"},
+        {{"keep-alive", "witness", "0"}, 2, "'0' is not a duration: 1ms to 8784h"},
+        {{"wait", "witness", "--timeout", "600h"}, 2, "'600h' is not a duration: 0 to 500h"},
+        {{"wait", "witness", "--timeout", "1e3"}, 2, "'1e3' is not a duration"},
+        {{"wait", "witness", "--timeout", "-1"}, 2, "'-1' is not a duration"},
+        {{"wait", "witness", "--timeout", "."}, 2, "'.' is not a duration"},
         {{"load", "/x", "--verify", "md5"}, 2, "md5"},
         {{"wait", "witness", "--timeout", "soon"}, 2, "soon"},
         {{"show", "nobody"}, 3, "nobody: no such model\n"},
@@ -87,4 +100,34 @@ TEST(a_command_line_is_refused_with_its_reason, EACH(refused))
         ck_assert_msg(r.code == refused[_i].code, "exit %d: %s", r.code, r.err);
         ck_assert_msg(strstr(r.err, refused[_i].text) != NULL, "%s", r.err);
         ck_assert_str_eq(r.out, "");
+}
+
+static const char *const durations[] = {"30", "30s", "0.5m", "30000ms", "30.0"};
+
+TEST(a_duration_is_a_number_of_seconds_or_has_a_unit, EACH(durations))
+{
+        ctl_says(test_daemon.socket, 0, "keep-alive 30.00 s", "keep-alive", "witness", durations[_i], NULL);
+        ctl_says(test_daemon.socket, 0, "ready", "wait", "witness", "--timeout", durations[_i], NULL);
+        ctl_says(test_daemon.socket, 0, "DEVICE", "top", "--once", "--interval", durations[_i], NULL);
+}
+
+static const char *const json_flags[][3] = {
+        {"-o", "json"}, {"-ojson"}, {"--output", "json"}, {"--output=json"}, {"--json"}};
+
+TEST(the_format_has_a_long_and_a_short_flag, EACH(json_flags))
+{
+        ctl_says(test_daemon.socket, 0, "{\"schema\":1", "list", json_flags[_i][0], json_flags[_i][1], NULL);
+        ctl_says(test_daemon.socket, 3, "{\"schema\":1,\"error\"", "show", "nobody", json_flags[_i][0],
+                 json_flags[_i][1], NULL);
+}
+
+TEST(the_version_has_a_short_flag)
+{
+        ctl_says(NULL, 0, "streamerctl 0.", "-V", NULL);
+}
+
+TEST(without_arguments_the_usage_is_printed)
+{
+        const char *said = ctl_says(NULL, 2, "Usage: streamerctl [FLAGS] VERB [ARGUMENTS]\n\nVerbs:\n", NULL);
+        ck_assert_msg(strncmp(said, "Usage:", 6) == 0, "%s", said);
 }
