@@ -19,6 +19,8 @@ SOAK_SECONDS ?= 300
 CHECKER_STEPS ?= 100000
 CHECKER_SANITIZED_STEPS ?= 10000
 VERSION := 0.1.0
+# Of the sources, in the programs' versions; a tree without git may name it.
+COMMIT ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)
 
 # Expanded at first use, after the packages are installed, and then cached.
 once = $(eval $(1) := $(2))$($(1))
@@ -86,7 +88,9 @@ $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 $(call obj,tests/lib/cuda_headers.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
 TEST_SOURCES := $(wildcard tests/*/*.c) $(TEST_FILES:%=%_test.c)
-$(call obj,$(TEST_SOURCES)): | $(BUILD)/deps-test
+# The demo needs a few helpers of the tests, and none of their packages.
+DEMO := tests/demo/demo.c $(addprefix tests/lib/,base.c model.c model_file.c kernel_counters.c commit.c)
+$(call obj,$(filter-out $(DEMO),$(TEST_SOURCES))): | $(BUILD)/deps-test
 check-servers: | $(BUILD)/deps-servers
 
 # ---- products
@@ -103,10 +107,18 @@ $(BUILD)/%.a:
 $(BUILD)/libstreamer-client.o: $(call pic,$(PROTO) $(CLIENT))
 	$(call run,LD)ld -r -o $@ $^ && objcopy --localize-hidden $@
 
-$(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/libdaemon.a $(BUILD)/libproto.a
+# Linked into the programs alone, so that a commit rebuilds nothing else; tests have their own (tests/lib/commit.c).
+$(BUILD)/commit.c: always
+	@mkdir -p $(@D)
+	@echo 'extern const char build_commit[]; const char build_commit[] = "$(COMMIT)";' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/commit.o: $(BUILD)/commit.c | $(BUILD)/deps-build
+	@$(CC) $(CFLAGS) $(SAN) -c -o $@ $<
+
+$(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/commit.o $(BUILD)/libdaemon.a $(BUILD)/libproto.a
 	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON)
 
-$(BUILD)/streamerctl: $(call obj,$(CTL)) $(BUILD)/libstreamer-client.a
+$(BUILD)/streamerctl: $(call obj,$(CTL)) $(BUILD)/commit.o $(BUILD)/libstreamer-client.a
 	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT) $(LIBS_CTL)
 
 $(BUILD)/libstreamer-client.so.$(VERSION): $(call pic,$(PROTO) $(CLIENT)) client/libstreamer-client.map
@@ -132,7 +144,7 @@ $(BUILD)/streamerd.8: config/man8.awk config/streamerd.8 $(BUILD)/streamerd
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
 		'Description: attach to model weights that streamerd keeps resident' 'Version: $(VERSION)' \
-		'Libs: -L$${libdir} -lstreamer-client' 'Requires.private: $(PKGS_CLIENT)' 'Cflags: -I$${includedir}' >$@
+		'Libs: -L$${libdir} -lstreamer-client' 'Libs.private: $(LIBS_CLIENT) -pthread' 'Cflags: -I$${includedir}' >$@
 
 # ---- tests
 # libclient.a: the internals of the library, for unit tests.
@@ -326,9 +338,13 @@ bench: all $(BUILD)/bench
 bench-guard: all $(BUILD)/bench | $(BUILD)/deps-guard
 	@python3 tests/bench/guard.py
 
-## demo         load a model once and use it from several processes
-demo: all $(call programs,tests/demo/*.c)
+## demo         load a model once and use it from several processes; leaves a small model in $(BUILD)/models
+demo: all $(BUILD)/tests/demo/demo
 	@BUILD=$(BUILD) tests/demo/run
+
+$(BUILD)/tests/demo/demo: $(call obj,$(DEMO)) $(addprefix $(BUILD)/,libdaemon.a libstreamer-client.a libproto.a)
+	@mkdir -p $(@D)
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_CLIENT)
 
 # Environments from PyPI, each installed once below $(BUILD).
 PYTHON ?= python3
@@ -392,7 +408,9 @@ MAN = $(wildcard docs/man/*) $(addprefix $(BUILD)/,libstreamer-client.3 streamer
 # Directories of the shells below $(PREFIX)/share.
 COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
 # Paths in units and in the pkg-config file do not contain DESTDIR.
-PLACE = sed -e 's|/usr/|$(PREFIX)/|' -e 's|/etc/streamerd|$(SYSCONFDIR)/streamerd|'
+PLACE = sed -e 's|/usr/|$(PREFIX)/|' -e 's|/etc/streamerd|$(SYSCONFDIR)/streamerd|' $(if $(OLD_SYSTEMD),-e /^FileDescriptorStorePreserve=/d)
+# Of the distribution: before 254 it knows no FileDescriptorStorePreserve=, and warns of it.
+OLD_SYSTEMD = $(call once,OLD_SYSTEMD,$(shell pkg-config --atleast-version=254 libsystemd || echo 1))
 install: all
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/streamer share/streamerd share/doc/streamerd) \
 		$(DESTDIR)$(LIBDIR)/pkgconfig $(sort $(dir $(foreach f,$(SYSTEMD),$(DESTDIR)$(call unit_of,$f))))
@@ -415,6 +433,21 @@ install: all
 	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.fish \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$p.fish &&) :
 	$(foreach f,$(SYSTEMD),$(PLACE) $f >$(DESTDIR)$(call unit_of,$f) &&) :
+	@printf '%s\n' 'Installed. Then, as root (a package does it in its scripts):' \
+		'  ldconfig                          the library, for programs that link it' \
+		'  systemd-sysusers                  the user streamerd' \
+		'  systemd-tmpfiles --create         $(SYSCONFDIR)/streamerd/streamerd.yaml, from $(PREFIX)/share/streamerd' \
+		'  systemctl daemon-reload' \
+		'  systemctl enable --now streamerd  or restart: models in host memory stay (docs/operations.md)'
+
+## uninstall    remove what install installs with the same variables; the configuration and the state stay
+STAGE = $(BUILD)/uninstall
+uninstall: all
+	@rm -rf $(STAGE)
+	@+$(MAKE) -s install DESTDIR=$(abspath $(STAGE)) >/dev/null
+	@cd $(STAGE) && find . ! -type d | sed 's|^[.]||' | while read -r file; do rm -f "$(DESTDIR)$$file"; done
+	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd include/streamer) 2>/dev/null || :
+	@rm -rf $(STAGE)
 
 ## clean        remove all build directories
 clean:
@@ -425,11 +458,11 @@ help:
 	@sed -n 's/^## //p' Makefile
 	@echo
 	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
-	@echo '           PREFIX=/usr/local LIBDIR=PREFIX/lib UNITDIR=PREFIX/lib/systemd/system SYSCONFDIR=/etc DESTDIR='
+	@echo '           PREFIX=/usr/local LIBDIR=PREFIX/lib UNITDIR=PREFIX/lib/systemd/system SYSCONFDIR=/etc DESTDIR= COMMIT='
 	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
 .PHONY: always all tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
-	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install clean help
+	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall clean help
 .SECONDARY:

@@ -5,14 +5,15 @@
 # and installs them through apt. DEPS=0 never installs. It checks for libraries and commands; for a missing one it
 # installs the first of the alternative package names that apt knows, because names differ between Debian and Ubuntu.
 #
-# The set `servers` is optional: `make check` does without, and tests skip what needs a missing server. Installing a package does not start its
-# services; tests start their own.
+# The set `servers` is optional: `make check` does without, and tests skip what needs a missing server. Services of an installed package are
+# neither started nor enabled; tests start their own.
 set -eu
 
 # probe                     packages, one of
 table() {
         case $1 in
         build) echo "
+command:cc                  gcc
 file:/usr/include/stdio.h   libc6-dev
 command:pkg-config          pkg-config pkgconf
 library:libuv               libuv1-dev
@@ -142,21 +143,26 @@ if [ "$(id -u)" -ne 0 ]; then
         as_root=sudo
 fi
 
-# While this file exists, Debian's packages do not start services.
-policy=/usr/sbin/policy-rc.d
-if [ "$optional" = 1 ] && [ ! -e $policy ]; then
-        printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null
-        $as_root chmod 755 $policy
-        # shellcheck disable=SC2064 # as they are now
-        trap "$as_root rm -f $policy" EXIT
-fi
-
 # Serialises concurrent calls, because apt runs once at a time.
 exec 9<"$0"
 flock 9
 absent=$(missing "$@")
 [ -n "$absent" ] || exit 0
 echo "missing packages: $list; installing them" >&2
+# While this file exists, Debian's packages do not start services.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null
+        $as_root chmod 755 $policy
+        # shellcheck disable=SC2064 # as they are now
+        trap "$as_root rm -f $policy" EXIT
+fi
+
+enabled() {
+        find /etc/systemd/system -path '*.wants/*' 2>/dev/null | sort
+}
+before=$(enabled)
+
 # A machine that has just started often runs apt itself. install waits for its lock; update does not.
 attempts=6
 until $as_root apt-get -qq update; do
@@ -167,5 +173,9 @@ done
 # shellcheck disable=SC2046 # one word for each package
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install \
         $(echo "$absent" | choose) >/dev/null || [ "$optional" = 1 ]
+# Nor does the next boot start them. Without links dpkg counts them as disabled.
+enabled | while read -r unit; do
+        echo "$before" | grep -qxF "$unit" || $as_root rm -f "$unit"
+done
 absent=$(missing "$@")
 [ -z "$absent" ] || give_up "still missing after installation: $(echo "$absent" | paste -sd' ')"

@@ -6,6 +6,7 @@
  * loads and models are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel after
  * the deadline is left to the end of the process.
  */
+#include "daemon/base/commit.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/systemd.h"
@@ -437,8 +438,8 @@ static int start(struct daemon *d, struct error *error)
                     uv_signal_start(&d->signals[i], on_signal, signals[i]) != 0)
                         return error_set(error, STREAMER_EOS, "signals cannot be watched");
         }
-        log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION,
-                  d->server.listener.path);
+        log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s (commit %s) serves %s", STREAMERD_VERSION,
+                  build_commit, d->server.listener.path);
         manager_notify_ready(&d->server);
         return 0;
 }

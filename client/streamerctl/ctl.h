@@ -94,6 +94,8 @@ struct verb {
         bool waits;   /* --timeout bounds the wait for models, not for one reply */
 };
 
+extern const char build_commit[]; /* that the program was built from; the Makefile defines it at link time */
+
 extern const struct verb verbs[]; /* up to a row without a name */
 extern const struct flag global_flags[];
 

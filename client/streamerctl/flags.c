@@ -250,6 +250,8 @@ static int check_args(const struct ctl *ctl)
                 return usage_error(ctl, "a verb is missing");
         if (ctl->n_args < v->min_args)
                 return usage_error(ctl, "%s: an argument is missing: %s", v->name, v->args);
+        if (ctl->n_args > 0 && !ctl->args[0][0] && !v->hidden)
+                return usage_error(ctl, "%s: an argument is empty: %s", v->name, v->args);
         if (ctl->n_args > v->max_args)
                 return usage_error(ctl, "%s: one argument too many: '%.100s'", v->name, ctl->args[v->max_args]);
         if (v->raw && ctl->format == FORMAT_JSON)

@@ -18,6 +18,11 @@ void print_ping(const struct ctl *ctl, const json_t *reply)
         puts("ok");
 }
 
+static void print_own_version(void)
+{
+        printf("streamerctl %s (commit %s)\n", STREAMERD_VERSION, build_commit);
+}
+
 /* Of both programs, or of this one and then the error. */
 int verb_version(struct ctl *ctl)
 {
@@ -27,13 +32,15 @@ int verb_version(struct ctl *ctl)
         if (!reply)
                 reply = json_object();
         json_object_set_new(reply, "streamerctl", json_string(STREAMERD_VERSION));
+        json_object_set_new(reply, "streamerctl_commit", json_string(build_commit));
         if (ctl->format == FORMAT_JSON)
                 ctl_print_json(reply);
         else if (rc != 0)
-                printf("streamerctl %s\n", STREAMERD_VERSION);
+                print_own_version();
         else
-                printf("streamerd %s (protocol %llu), streamerctl %s\n", json_str(reply, "version"),
-                       (unsigned long long)json_u64(reply, "protocol"), STREAMERD_VERSION);
+                printf("streamerd %s (commit %s, protocol %llu), streamerctl %s (commit %s)\n",
+                       json_str(reply, "version"), json_str(reply, "commit"),
+                       (unsigned long long)json_u64(reply, "protocol"), STREAMERD_VERSION, build_commit);
         if (rc != 0)
                 rc = ctl_fail(ctl, rc, NULL);
         streamer_close(ctl->client);
@@ -91,7 +98,7 @@ static int run_connected(struct ctl *ctl)
 static int run(struct ctl *ctl)
 {
         if (ctl->version)
-                printf("streamerctl %s\n", STREAMERD_VERSION);
+                print_own_version();
         else if (ctl->help)
                 help_print(stdout, ctl->verb && ctl->verb->run != verb_help ? ctl->verb : NULL);
         else

@@ -7,6 +7,7 @@
  */
 #include "daemon/config/setting.h"
 
+#include "daemon/base/commit.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 
@@ -296,7 +297,7 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
                 return CONFIG_PRINTED;
         }
         if (actions.version != NULL) {
-                puts("streamerd " STREAMERD_VERSION);
+                printf("streamerd %s (commit %s)\n", STREAMERD_VERSION, build_commit);
                 return CONFIG_PRINTED;
         }
         /* The default file may be absent; one that cannot be read is an error. */

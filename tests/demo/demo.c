@@ -3,6 +3,7 @@
  * The parts of the demo that are not streamerctl:
  *
  *   demo make FILE                  a model file of 0.99 GB
+ *   demo tiny FILE                  one of 64 MiB
  *   demo attach SOCKET MODEL FILE   attaches, then compares every tensor with the file
  *   demo read FILE                  what a process does without a daemon: reads the file again
  *
@@ -69,6 +70,12 @@ static int make(const char *path)
         file_uncache(path);
         printf("made      %s: %zu tensors, %.2f GB, not in the page cache\n", path, m->n, (double)m->bytes / 1e9);
         model_free(m);
+        return 0;
+}
+
+static int make_tiny(const char *path)
+{
+        model_write(model_mixed(1, 64 << 20), path);
         return 0;
 }
 
@@ -154,10 +161,12 @@ int main(int argc, char **argv)
 {
         if (argc == 3 && strcmp(argv[1], "make") == 0)
                 return make(argv[2]);
+        if (argc == 3 && strcmp(argv[1], "tiny") == 0)
+                return make_tiny(argv[2]);
         if (argc == 5 && strcmp(argv[1], "attach") == 0)
                 return attach(argv[2], argv[3], argv[4]);
         if (argc == 3 && strcmp(argv[1], "read") == 0)
                 return read_again(argv[2]);
-        fprintf(stderr, "usage: demo make FILE | attach SOCKET MODEL FILE | read FILE\n");
+        fprintf(stderr, "usage: demo make FILE | tiny FILE | attach SOCKET MODEL FILE | read FILE\n");
         return 2;
 }

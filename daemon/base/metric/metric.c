@@ -158,6 +158,11 @@ void metric_sample(FILE *out, enum metric metric, const char *label_value, doubl
         fprintf(out, " %.17g\n", value);
 }
 
+void metric_build_sample(FILE *out, const char *version, const char *commit)
+{
+        fprintf(out, "%s{version=\"%s\",commit=\"%s\"} 1\n", metrics[METRIC_BUILD_INFO].name, version, commit);
+}
+
 static void put_histogram(FILE *out, enum metric metric)
 {
         const char *name = metrics[metric].name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The metrics, as one table, which docs/metrics.md lists. A metric has at most one label, with values from a fixed set
- * (codes, kinds of sources, states, configured devices): clients cannot create series.
+ * The metrics, as one table, which docs/metrics.md lists. A metric has at most one label (but that of the build), with
+ * values from a fixed set (codes, kinds of sources, states, configured devices): clients cannot create series.
  */
 #pragma once
 
@@ -62,7 +62,7 @@ enum metric_label {
 
 // clang-format off
 #define METRICS(M) \
-        M(BUILD_INFO,      GAUGE,   "streamerd_build_info",                VERSION, "1, with the version as its label") \
+        M(BUILD_INFO,      GAUGE,   "streamerd_build_info",                VERSION, "1, with the version and the commit as its labels") \
         M(START_TIME,      GAUGE,   "streamerd_start_time_seconds",        NONE,    "Start time of the daemon, in seconds since 1970") \
         M(DEVICE_BUDGET,   GAUGE,   "streamerd_device_budget_bytes",       DEVICE,  "Bytes that models may use on the device") \
         M(DEVICE_USED,     GAUGE,   "streamerd_device_used_bytes",         DEVICE,  "Bytes of the budget in use") \
@@ -131,6 +131,7 @@ void metric_observe(enum metric metric, uint64_t value);        /* a histogram: 
 void metric_begin(FILE *out, enum metric metric);
 /* One sample; label_value NULL where the metric has no label. */
 void metric_sample(FILE *out, enum metric metric, const char *label_value, double value);
+void metric_build_sample(FILE *out, const char *version, const char *commit);
 bool metric_is_of_device(enum metric metric); /* which then is not counted here */
 /* All samples of a metric that is counted here. */
 void metric_counted(FILE *out, enum metric metric);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/monitor/monitor.h"
 
+#include "daemon/base/commit.h"
 #include "daemon/base/log/log.h"
 
 struct value {
@@ -66,7 +67,7 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                                        {METRIC_LOG_LOST, log_lost()}};
         switch (metric) {
         case METRIC_BUILD_INFO:
-                metric_sample(out, metric, STREAMERD_VERSION, 1);
+                metric_build_sample(out, STREAMERD_VERSION, build_commit);
                 break;
         case METRIC_START_TIME:
                 metric_sample(out, metric, NULL,

@@ -9,6 +9,7 @@
 #include "daemon/serve/access/shares.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
+#include "daemon/base/commit.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -57,7 +58,8 @@ int verb_ping(struct session *session, struct request *request, struct error *er
 
 int verb_version(struct session *session, struct request *request, struct error *error)
 {
-        return session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("protocol", PROTOCOL_MAX));
+        return session_reply(session, request->id, kstr("version", STREAMERD_VERSION), kstr("commit", build_commit),
+                             ku64("protocol", PROTOCOL_MAX));
 }
 
 /* A second request replaces the first: another model, or all. */

@@ -18,6 +18,8 @@ static const struct {
         {{0}, 2, "a verb is missing (see 'streamerctl help')"},
         {{"--json"}, 2, "\"text\":\"a verb is missing\""},
         {{"load"}, 2, "load: an argument is missing: SOURCE... (see 'streamerctl help load')"},
+        {{"load", ""}, 2, "load: an argument is empty: SOURCE... (see 'streamerctl help load')"},
+        {{"show", ""}, 2, "show: an argument is empty: MODEL..."},
         {{"status", "x"}, 2, "status: one argument too many: 'x' (see 'streamerctl help status')"},
         {{"load", "x", "--name"}, 2, "--name needs a value: NAME (see 'streamerctl help load')"},
         {{"cat", "m", "t", "-o", "json"}, 2, "\"text\":\"cat: writes bytes, not JSON\""},

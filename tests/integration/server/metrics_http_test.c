@@ -82,8 +82,9 @@ TEST(the_daemon_reports_its_version_and_start)
 {
         json_t *version = client_call(client, "version", NULL);
         double began = value_of("streamerd_start_time_seconds"), now = (double)time(NULL);
-        ck_assert_double_eq(
-                value_of(format_text("streamerd_build_info{version=\"%s\"}", json_text(version, "version"))), 1);
+        ck_assert_double_eq(value_of(format_text("streamerd_build_info{version=\"%s\",commit=\"%s\"}",
+                                                 json_text(version, "version"), json_text(version, "commit"))),
+                            1);
         ck_assert_double_le(began, now + 1);
         ck_assert_double_ge(began, now - 600); /* the tests of a file take less */
 }
