@@ -63,6 +63,7 @@ static inline void afresh(void)
 {
         SHELL(0, "systemctl stop streamerd.socket streamerd.service; "
                  "systemctl reset-failed streamerd.service streamerd.socket 2>/dev/null; "
+                 "systemctl clean --what=fdstore streamerd.service 2>/dev/null; "
                  "rm -rf /run/systemd/system/streamerd.service.d /etc/streamerd/streamerd.yaml; "
                  "systemctl daemon-reload; systemd-tmpfiles --create streamerd.conf");
 }
