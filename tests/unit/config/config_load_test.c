@@ -239,7 +239,7 @@ TEST(help_and_version_print_and_need_nothing)
         ck_assert_int_eq(r, CONFIG_PRINTED);
         ck_assert_str_eq(printed((char *[]){"streamerd", "-h", NULL}, &r), usage);
         ck_assert_str_eq(printed((char *[]){"streamerd", "--socket", "/s", "--version", NULL}, &r),
-                         "streamerd " STREAMERD_VERSION "\n");
+                         "streamerd " STREAMERD_VERSION " (commit tests)\n");
         ck_assert_int_eq(r, CONFIG_PRINTED);
 }
 
