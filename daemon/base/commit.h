@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commit that the program was built from, with "-dirty" for a tree that differs; "unknown" without one. The Makefile
- * defines it at link time.
+ * The commit that the program was built from, with "-dirty" for a tree that differs; "unknown" without one. The
+ * Makefile defines it at link time.
  */
 #pragma once
 
