@@ -5,8 +5,6 @@
  */
 #include "daemon/resident/model.h"
 
-#include "proto/distance.h"
-
 #include <string.h>
 
 const char *generation_state_name(enum generation_state state)
@@ -214,37 +212,14 @@ const struct ended *ended_find(const struct ended_ring *ring, const char *name, 
         return NULL;
 }
 
-#define NEAREST_NAMES 500 /* that are compared, in order of age: the loop has little time */
-
-/* Of the models that are resident, the name that differs least from this one, if it is similar; NULL: none is. */
-static const char *find_nearest(const struct resident *resident, const char *name)
-{
-        const char *nearest = NULL;
-        size_t best = name_distance_limit(name), n = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                list_each_item (const struct model_name, known, &g->names, link) {
-                        if (n++ == NEAREST_NAMES)
-                                return nearest;
-                        size_t distance = g->state == GENERATION_FAILED ? SIZE_MAX : name_distance(name, known->text);
-                        if (distance < best) {
-                                best = distance;
-                                nearest = known->text;
-                        }
-                }
-        return nearest;
-}
-
 int resident_no_model(const struct resident *resident, const char *name, struct error *error)
 {
-        const char *nearest = find_nearest(resident, name);
         const struct ended *ended = ended_find(&resident->ended, name, NULL);
         if (ended != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: no such model (%s%s%s)", name,
                                  end_name(ended->reason.end), ended->reason.text[0] != '\0' ? ": " : "",
                                  ended->reason.text);
-        if (nearest == NULL)
-                return error_set(error, STREAMER_ENOENT, "%s: no such model", name);
-        return error_set(error, STREAMER_ENOENT, "%s: no such model; the nearest is '%s'", name, nearest);
+        return error_set(error, STREAMER_ENOENT, "%s: no such model", name);
 }
 
 /* ---- leases and references ---- */

@@ -232,7 +232,7 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 /* ---- look-ups; NULL if none ---- */
 
 struct generation *resident_ready(struct resident *resident, const char *name);
-/* STREAMER_ENOENT, with what happened to the model of this name, or the nearest name. */
+/* STREAMER_ENOENT, with what happened to the model of this name. (Clients suggest the nearest one.) */
 int resident_no_model(const struct resident *resident, const char *name, struct error *error);
 /* The newest that has the name, in this state; NULL device: on any. */
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
