@@ -28,11 +28,32 @@ static struct quota_limits limits_of(const struct server *server, uid_t uid, con
 
 /* ---- what it may do ---- */
 
-/* Refuses the caller of `conn`, whose role is that of `grant`. `why` has a conversion for the owner's uid. */
-#define REFUSE(name, verb, why, owner, advice)                                                                         \
-        error_set(error, STREAMER_EPERM, "%s: %s: " why ", and uid %u has the role %s (%s)" advice, name, verb,        \
-                  (unsigned)(owner), (unsigned)conn->caller.uid, role_name(grant->role), grant->text)
+/* Who asks: a user, and its role. */
+struct asker {
+        uid_t uid;
+        struct role_grant grant;
+};
+
+static struct asker asker_of(const struct server *server, const struct conn *conn)
+{
+        return (struct asker){.uid = conn->caller.uid, .grant = access_grant(server, conn)};
+}
+
 #define OTHER_NAME "; choose another name (--name)"
+
+/* The asker has no right to do this with the name, for the reason that follows. */
+__attribute__((format(printf, 6, 7))) static int fail_denied(const struct asker *asker, const char *name,
+                                                             const char *verb, const char *advice, struct error *error,
+                                                             const char *why, ...)
+{
+        char reason[200];
+        va_list args;
+        va_start(args, why);
+        vsnprintf(reason, sizeof(reason), why, args);
+        va_end(args);
+        return error_set(error, STREAMER_EPERM, "%s: %s: %s, and uid %u has the role %s (%s)%s", name, verb, reason,
+                         (unsigned)asker->uid, role_name(asker->grant.role), asker->grant.text, advice);
+}
 
 /* A model of another source serves or loads under the name. */
 static bool has_other_source(struct resident *resident, const char *name, const char *canonical)
@@ -45,57 +66,61 @@ static bool has_other_source(struct resident *resident, const char *name, const 
 }
 
 /* Clients attach by name: another user's source under it would give them a model that they did not ask for. */
-static int check_name(const struct server *server, const struct conn *conn, const struct role_grant *grant,
-                      const char *canonical, const char *name, struct error *error)
+static int check_name(const struct server *server, const struct asker *asker, const char *canonical, const char *name,
+                      struct error *error)
 {
         uid_t owner;
-        if (resident_name_owner(server->resident, name, &owner) && owner != conn->caller.uid &&
+        if (resident_name_owner(server->resident, name, &owner) && owner != asker->uid &&
             has_other_source(server->resident, name, canonical))
-                return REFUSE(name, "load", "uid %u loaded another source under this name", owner, OTHER_NAME);
+                return fail_denied(asker, name, "load", OTHER_NAME, error,
+                                   "uid %u loaded another source under this name", (unsigned)owner);
         const struct desired_model *desired = desired_find(&server->desired, name);
-        if (desired != NULL && desired->spec.owner != conn->caller.uid && !source_same(desired->spec.source, canonical))
-                return REFUSE(name, "load", "another source is to be loaded under this name for uid %u",
-                              desired->spec.owner, OTHER_NAME);
+        if (desired != NULL && desired->spec.owner != asker->uid && !source_same(desired->spec.source, canonical))
+                return fail_denied(asker, name, "load", OTHER_NAME, error,
+                                   "another source is to be loaded under this name for uid %u",
+                                   (unsigned)desired->spec.owner);
         return 0;
 }
 
-static int check_retention(const struct server *server, const struct conn *conn, const struct role_grant *grant,
-                           const struct load_args *request, struct error *error)
+static int check_retention(const struct server *server, const struct asker *asker, const struct load_args *request,
+                           struct error *error)
 {
         uid_t owner;
         if (!resident_name_owner(server->resident, request->name, &owner) ||
-            retention_allowed(&request->retention, owner, conn->caller.uid, request->admin))
+            retention_allowed(&request->retention, owner, asker->uid, request->admin))
                 return 0;
-        return REFUSE(request->name, "load",
-                      "uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an admin",
-                      owner, "");
+        return fail_denied(
+                asker, request->name, "load", "", error,
+                "uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an admin",
+                (unsigned)owner);
 }
 
 int access_check_load(const struct server *server, const struct conn *conn, struct load_args *request,
                       struct error *error)
 {
         cleanup_free char *canonical = NULL;
-        const struct role_grant grant = access_grant(server, conn);
-        request->roots = grant.roots;
-        request->admin = grant.role >= ROLE_ADMIN;
-        if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
+        const struct asker asker = asker_of(server, conn);
+        const struct role_grant *grant = &asker.grant;
+        request->roots = grant->roots;
+        request->admin = grant->role >= ROLE_ADMIN;
+        if (grant->role >= ROLE_ADMIN && grant->rule == NULL)
                 return 0;
-        int r = source_canonical(request->source, &canonical, error) ?: role_check_source(&grant, canonical, error);
-        if (r < 0 || grant.role >= ROLE_ADMIN)
+        int r = source_canonical(request->source, &canonical, error) ?: role_check_source(grant, canonical, error);
+        if (r < 0 || grant->role >= ROLE_ADMIN)
                 return r;
-        return check_name(server, conn, &grant, canonical, request->name, error)
-                       ?: check_retention(server, conn, &grant, request, error);
+        return check_name(server, &asker, canonical, request->name, error)
+                       ?: check_retention(server, &asker, request, error);
 }
 
 int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error)
 {
-        const struct role_grant granted = access_grant(server, conn), *grant = &granted;
+        const struct asker asker = asker_of(server, conn);
         const struct desired_model *desired = desired_find(&server->desired, name);
         uid_t owner = desired != NULL ? desired->spec.owner : conn->caller.uid;
         resident_name_owner(server->resident, name, &owner);
-        if (owner == conn->caller.uid || grant->role >= ROLE_ADMIN)
+        if (owner == asker.uid || asker.grant.role >= ROLE_ADMIN)
                 return 0;
-        return REFUSE(name, "publish", "the name belongs to uid %u", owner, "");
+        return fail_denied(&asker, name, "publish", "", error, "the name belongs to uid %u", (unsigned)owner);
 }
 
 int access_check_published(const struct server *server, const struct conn *conn, const struct generation *g,
@@ -138,7 +163,28 @@ int access_check_restored(struct desired *desired, struct load_args *request, st
         return r ?: source_canonical(request->source, &canonical, error) ?: role_check_source(&grant, canonical, error);
 }
 
-/* Verbs that change settings of what the name, their first field, leads to. */
+/* The model that a verb would change, which only its owner may; NULL: the verb changes none. */
+static const char *changed_model(const struct request *request)
+{
+        switch (request->verb) {
+        case VERB_cancel:
+                return request->u.cancel.model;
+        case VERB_unload:
+                return request->u.unload.model;
+        case VERB_set_priority:
+                return request->u.set_priority.model;
+        case VERB_keep_alive:
+                return request->u.keep_alive.model;
+        case VERB_pin:
+                return request->u.pin.model;
+        case VERB_unpin:
+                return request->u.unpin.model;
+        default:
+                return NULL;
+        }
+}
+
+/* Verbs that change settings of what the name leads to. */
 static bool changes_settings(enum verb verb)
 {
         return verb == VERB_set_priority || verb == VERB_keep_alive || verb == VERB_pin || verb == VERB_unpin;
@@ -173,25 +219,25 @@ static bool begins_use(enum verb verb)
 int access_check(const struct server *server, const struct conn *conn, const struct request *request,
                  struct error *error)
 {
-        const char *model = request->u.cancel.model;
-        const struct role_grant granted = access_grant(server, conn), *grant = &granted;
+        const char *model = changed_model(request);
+        const struct asker asker = asker_of(server, conn);
         const char *verb = verb_desc(request->verb)->name;
-        int r = role_check(grant, conn->caller.uid, request->verb, error);
+        int r = role_check(&asker.grant, asker.uid, request->verb, error);
         if (r == 0 && server->ending != ENDING_NOT && begins_use(request->verb))
                 r = error_set(error, STREAMER_ECANCELED, "%s: the daemon is ending (shutdown)", verb);
-        bool cancels = request->verb == VERB_cancel;
-        if (r < 0 || (!cancels && request->verb != VERB_unload && !changes_settings(request->verb)))
+        if (r < 0 || model == NULL)
                 return r;
         /* The user who requested a load may cancel it, also if the name has another owner. */
-        const struct load *load = cancels ? loads_find(server->loads, model) : NULL;
-        if (grant->role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
+        const struct load *load = request->verb == VERB_cancel ? loads_find(server->loads, model) : NULL;
+        if (asker.grant.role >= ROLE_ADMIN || (load != NULL && load->caller.uid == asker.uid))
                 return 0;
         uid_t owner;
-        if (is_anothers(server, request->verb, model, conn->caller.uid, &owner))
-                return REFUSE(model, verb, "uid %u loaded it", owner, "");
+        if (is_anothers(server, request->verb, model, asker.uid, &owner))
+                return fail_denied(&asker, model, verb, "", error, "uid %u loaded it", (unsigned)owner);
         const struct desired_model *desired = desired_find(&server->desired, model);
-        if (desired != NULL && desired->spec.owner != conn->caller.uid)
-                return REFUSE(model, verb, "it is to be loaded for uid %u", desired->spec.owner, "");
+        if (desired != NULL && desired->spec.owner != asker.uid)
+                return fail_denied(&asker, model, verb, "", error, "it is to be loaded for uid %u",
+                                   (unsigned)desired->spec.owner);
         return 0;
 }
 
