@@ -145,20 +145,24 @@ static int add_cuda(struct daemon *daemon, const struct config_device *c, struct
         return n < 0 ? add_absence(d, c, error) : 0;
 }
 
+/* Of the machine, or of the daemon's control group if that is less. */
 static uint64_t machine_memory(void)
 {
-        return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+        uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), group = machine_cgroup_memory();
+        uint64_t memory = pages * (uint64_t)sysconf(_SC_PAGE_SIZE);
+        return memory < group ? memory : group;
 }
 
 static int add_host(struct daemon *d, const struct config_device *c, struct error *error)
 {
         struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
+        char budget[SIZE_TEXT], memory[SIZE_TEXT];
         struct device *device;
         if (c->budget_percent != 0)
                 opts.budget = machine_memory() / 100 * c->budget_percent;
         if (opts.budget > machine_memory())
-                log_warn("host: the budget of %" PRIu64 " bytes is more than this machine's memory of %" PRIu64,
-                         opts.budget, machine_memory());
+                log_warn("host: the budget of %s is more than the memory of this machine or the control group, %s",
+                         size_text(budget, opts.budget), size_text(memory, machine_memory()));
         if (c->prefault != PREFAULT_AUTO && c->prefault > opts.budget)
                 log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them", c->prefault);
         return host_device_new(&device, &opts, d->wake, error) ?: add_device(&d->devices, device, false, error);

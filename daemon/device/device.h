@@ -31,6 +31,7 @@ struct segment {
         /* The device's own. */
         uint64_t address, allocation;
         struct collapse *collapse;
+        uint64_t held;  /* of the host, atomic: bytes that have their memory */
         int writing_fd; /* lent: the descriptor for writing, if the handle is one for reading */
 };
 
@@ -127,6 +128,7 @@ struct device {
         char name[64];             /* "host" */
         char uuid[64];             /* of the device; for the host its machine's boot */
         const char *handles;       /* the kind that clients get: "memfd" */
+        const char *shared;        /* why its ceiling is below its budget: "others use the device too" */
         struct device_facts facts; /* zero for the host */
         bool lost;                 /* atomic: its memory is lost, it is out of service */
         int numa_node;             /* nearest; -1: unknown, or none */

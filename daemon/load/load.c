@@ -464,15 +464,17 @@ static void load_advance(struct load *load)
         case LOAD_PLANNING:
                 if (load->step_error.code != 0) {
                         load_end(load, LOAD_FAILED, &load->step_error);
-                } else if (load->dry_run) {
-                        load_end(load, LOAD_READY, NULL);
                 } else {
-                        take_plans(load);
+                        if (!load->dry_run)
+                                take_plans(load);
                         enter(load, LOAD_QUEUED);
                 }
                 break;
         case LOAD_QUEUED:
-                enter(load, LOAD_ALLOCATING);
+                if (load->dry_run) /* the devices have been asked */
+                        load_end(load, LOAD_READY, NULL);
+                else
+                        enter(load, LOAD_ALLOCATING);
                 break;
         case LOAD_ALLOCATING:
                 if (load->refused)

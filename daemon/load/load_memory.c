@@ -83,6 +83,7 @@ static void ask(struct load *load)
                                            .priority = load->priority,
                                            .evict = load_may_evict(load),
                                            .wait = load->wait,
+                                           .query = load->dry_run,
                                            .shares = load->users != NULL && load->limits.max[QUOTA_LOADS] != UINT64_MAX,
                                            .uid = load->caller.uid,
                                            .answered = on_answer};
@@ -109,8 +110,8 @@ void load_reserve(struct load *load)
                 struct generation *g = t->generation;
                 struct error error = {0};
                 int r = 0;
-                if (load_ended(load->state))
-                        return;
+                if (load_ended(load->state) || load->dry_run)
+                        break;
                 /* The caller is charged for a model until it is freed, and for its device memory until that is freed;
                  * for the next generation of its own model from when it serves. A load that asks again has been charged
                  * for the model. */

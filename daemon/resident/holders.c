@@ -124,10 +124,10 @@ int resident_full_error(const struct resident *resident, const struct device *de
                 snprintf(want, sizeof(want), "%" PRIu64 " bytes", needed);
                 snprintf(have, sizeof(have), "%" PRIu64 " bytes", unused);
         }
-        return error_set(error, STREAMER_ENOMEM, "does not fit: %s needed, %s of %s free%s%s (%s: %s)", want, have,
-                         size_text(all, budget), budget < device->budget ? ", others use the device too" : "",
-                         remedy(resident, device, needed, unused), device->name,
-                         text[0] != '\0' ? text : "nothing resident");
+        return error_set(error, STREAMER_ENOMEM, "does not fit: %s needed, %s of %s free%s%s%s (%s: %s)", want, have,
+                         size_text(all, budget), budget < device->budget ? ", " : "",
+                         budget < device->budget ? device->shared : "", remedy(resident, device, needed, unused),
+                         device->name, text[0] != '\0' ? text : "nothing resident");
 }
 
 uint64_t generation_needs(const uint64_t *segments, size_t n, uint64_t manifest_size)

@@ -89,7 +89,7 @@ static bool read_block(struct shared_read *s, uint64_t at, size_t len)
 {
         for (size_t done = 0, n; done < len; done += n) {
                 n = len - done < HUGE_PAGE ? len - done : HUGE_PAGE;
-                if (s->collapse != NULL && collapse_prepare(s->collapse, at + done, n) != 0)
+                if (s->collapse != NULL && collapse_prepare(s->collapse, at + done, n, &(uint64_t){0}) != 0)
                         return false;
                 if (pread(s->fd, s->to + at + done, n, (off_t)(at + done)) != (ssize_t)n)
                         return false;

@@ -42,7 +42,7 @@ static void *copy_blocks(void *arg)
                 if (at >= c->size)
                         return NULL;
                 size_t n = c->size - at < 2 * LEAF ? (size_t)(c->size - at) : 2 * LEAF;
-                if (c->collapse != NULL && collapse_prepare(c->collapse, at, n) != 0)
+                if (c->collapse != NULL && collapse_prepare(c->collapse, at, n, &(uint64_t){0}) != 0)
                         atomic_store(&c->failed, true);
                 for (size_t done = 0; c->hash && done < n; done += LEAF)
                         hash_bytes(c->to + at + done, n - done < LEAF ? n - done : LEAF, digest);

@@ -288,6 +288,7 @@ void fake_device_init(struct fake_device *fake, const char *name, uint64_t budge
         snprintf(d->name, sizeof(d->name), "%s", name);
         snprintf(d->uuid, sizeof(d->uuid), "uuid-of-%s", name);
         d->handles = "fake";
+        d->shared = "others use the device too";
         d->pages = PAGES_DEVICE;
         d->sample_interval = 64 * MiB;
         d->layout = hidden ? (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB}

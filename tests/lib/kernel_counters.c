@@ -334,22 +334,32 @@ static bool write_to(const char *folder, const char *file, const char *text)
         return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
 }
 
-/* Mounts the hugetlb controller of cgroup version 1, which works unless the machine uses that of version 2. */
-bool hugepages_limit(uint64_t bytes, const char *elsewhere)
+/* Mounts a controller of cgroup version 1, which works unless the machine uses that of version 2. */
+static bool limit_by(const char *controller, const char *file, uint64_t bytes, const char *elsewhere)
 {
         cleanup_free char *text = format_text("%llu", (unsigned long long)bytes);
-        limited_mount = elsewhere != NULL ? format_text("%s", elsewhere) : format_text("%s/hugetlb", GROUPS);
+        limited_mount = elsewhere != NULL ? format_text("%s", elsewhere) : format_text("%s/%s", GROUPS, controller);
         if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
             mount("none", GROUPS, "tmpfs", 0, NULL) != 0 || mkdir(limited_mount, 0755) != 0 ||
-            mount("none", limited_mount, "cgroup", 0, "hugetlb") != 0)
+            mount("none", limited_mount, "cgroup", 0, controller) != 0)
                 return false;
         limited_group = format_text("%s/streamerd-test-%d", limited_mount, (int)getpid());
-        return mkdir(limited_group, 0755) == 0 && write_to(limited_group, "hugetlb.2MB.limit_in_bytes", text) &&
+        return mkdir(limited_group, 0755) == 0 && write_to(limited_group, file, text) &&
                write_to(limited_group, "tasks", "0");
 }
 
+bool hugepages_limit(uint64_t bytes, const char *elsewhere)
+{
+        return limit_by("hugetlb", "hugetlb.2MB.limit_in_bytes", bytes, elsewhere);
+}
+
+bool memory_limit(uint64_t bytes)
+{
+        return limit_by("memory", "memory.limit_in_bytes", bytes, NULL);
+}
+
 /* A thread that was joined may be in the group for a moment more. */
-void hugepages_unlimit(void)
+void limit_end(void)
 {
         if (!write_to(limited_mount, "cgroup.procs", "0") || !WITHIN(20000, rmdir(limited_group) == 0))
                 die_errno("%s", limited_group);

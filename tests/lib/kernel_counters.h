@@ -68,9 +68,11 @@ bool hugepages_reserve(uint64_t bytes);
 
 /* Moves this process and its future children into a new cgroup with this limit of huge pages, and into a new mount
  * namespace with the cgroup's files at their usual place, or at `elsewhere` (a new path) if not NULL. False if not
- * permitted. Once per process; call hugepages_unlimit() when all children have exited. */
+ * permitted. Once per process; call limit_end() when all children have exited. */
 bool hugepages_limit(uint64_t bytes, const char *elsewhere);
-void hugepages_unlimit(void);
+/* The same with a limit of memory. */
+bool memory_limit(uint64_t bytes);
+void limit_end(void);
 
 /* Permits transparent huge pages for shared memory on request, if this may be set. Restored likewise. */
 void shmem_thp_allow(void);

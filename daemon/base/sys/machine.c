@@ -169,9 +169,20 @@ uint64_t machine_available_memory(void)
         return sum_lines_consume(sysfile_open("/proc/meminfo"), names, &kib) && kib * KiB < group ? kib * KiB : group;
 }
 
+static const char pool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+uint64_t machine_pool_surplus(uint64_t available)
+{
+        int64_t most, made;
+        if (!sysfile_number(&most, "%s/nr_overcommit_hugepages", pool) ||
+            !sysfile_number(&made, "%s/surplus_hugepages", pool) || most <= made)
+                return 0;
+        uint64_t bytes = (uint64_t)(most - made) * (2 * MiB);
+        return bytes < available ? bytes : available;
+}
+
 uint64_t machine_pool_left(void)
 {
-        static const char pool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
         int64_t unused, promised;
         if (!sysfile_number(&unused, "%s/free_hugepages", pool) ||
             !sysfile_number(&promised, "%s/resv_hugepages", pool) || unused <= promised)

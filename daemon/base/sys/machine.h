@@ -51,3 +51,6 @@ uint64_t machine_available_memory(void);
 
 /* Bytes of huge pages of 2 MiB that were set aside (vm.nr_hugepages) and are neither used nor promised. */
 uint64_t machine_pool_left(void);
+/* Bytes of such pages that the kernel makes on request beyond them (vm.nr_overcommit_hugepages), of `available` bytes
+ * of memory. */
+uint64_t machine_pool_surplus(uint64_t available);

@@ -340,6 +340,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         device->ops = &cuda_ops;
         device->caps = d->memory->caps;
         device->handles = d->memory->kind;
+        device->shared = "others use the device too";
         device->pages = PAGES_DEVICE;
         device->layout = (struct plan_layout){
                 .page = 0, .align = 256, .granularity = CUDA_GRANULARITY, .max_segment = opts->max_segment};

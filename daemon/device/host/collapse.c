@@ -166,7 +166,7 @@ static enum collapse_range collapse_new_range(struct collapse *collapse, uint64_
         return result;
 }
 
-static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t from, uint64_t to)
+static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t from, uint64_t to, uint64_t *made)
 {
         pthread_mutex_lock(&collapse->mutex);
         while (collapse->ranges[range] == RANGE_BUSY)
@@ -175,20 +175,25 @@ static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t fro
                 collapse->ranges[range] = (unsigned char)collapse_new_range(collapse, range);
                 if (collapse->ranges[range] == RANGE_SMALL)
                         add_relaxed(&collapse->small, HOST_HUGE_PAGE);
+                else if (collapse->ranges[range] == RANGE_HUGE)
+                        *made += HOST_HUGE_PAGE;
         }
         enum collapse_range state = collapse->ranges[range];
         pthread_mutex_unlock(&collapse->mutex);
         if (state != RANGE_SMALL)
                 return state == RANGE_HUGE ? 0 : -1;
-        return host_memory_populate(collapse->base, collapse->fd, from, to - from);
+        if (host_memory_populate(collapse->base, collapse->fd, from, to - from) < 0)
+                return -1;
+        *made += to - from;
+        return 0;
 }
 
-int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len)
+int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len, uint64_t *made)
 {
         int r = 0;
         for (uint64_t at = offset, end = offset + len, next; at < end && r == 0; at = next) {
                 next = round_down(at, HOST_HUGE_PAGE) + HOST_HUGE_PAGE;
-                r = prepare_range(collapse, at / HOST_HUGE_PAGE, at, next < end ? next : end);
+                r = prepare_range(collapse, at / HOST_HUGE_PAGE, at, next < end ? next : end, made);
         }
         return r;
 }

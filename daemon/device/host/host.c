@@ -27,6 +27,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/sysfile.h"
+#include "daemon/base/text/text.h"
 #include "daemon/base/thread/threads.h"
 
 #include <errno.h>
@@ -48,6 +49,7 @@ struct host_device {
         bool fragmentation_logged; /* atomic */
         bool fallback_logged;      /* AUTO got something less than hugetlb */
         uint64_t huge;             /* atomic: bytes of segments of huge pages, touched or not */
+        uint64_t held;             /* atomic: bytes of all segments that have their memory */
         bool limited;              /* atomic: the control group limits huge pages, or may */
         char shmem_enabled[16];    /* as it was at start; "": not known */
 };
@@ -70,12 +72,23 @@ static void unmap_segment(struct segment *segment)
         segment->base = NULL;
 }
 
+/* ---- what segments hold ---- */
+
+/* Any thread. */
+static void hold(struct segment *segment, uint64_t bytes)
+{
+        add_relaxed(&segment->held, bytes);
+        add_relaxed(&container_of(segment->device, struct host_device, device)->held, bytes);
+}
+
 /* False: nothing was allocated. */
 static bool free_pages(struct segment *segment)
 {
         struct host_device *host = container_of(segment->device, struct host_device, device);
         bool allocated = segment->fd >= 0;
         unmap_segment(segment);
+        sub_relaxed(&host->held, segment->held);
+        segment->held = 0;
         if (allocated && segment->pages == PAGES_HUGETLB)
                 sub_relaxed(&host->huge, segment->size);
         if (segment->lent)
@@ -144,6 +157,7 @@ static int map_consume_fd(struct host_device *host, int memfd, enum page_kind pa
         segment->pages = pages;
         if (pages == PAGES_HUGETLB)
                 add_relaxed(&host->huge, size);
+        hold(segment, pages == PAGES_HUGETLB || ready > size ? size : ready); /* those of the pool are promised */
         return 0;
 }
 
@@ -174,10 +188,11 @@ static int alloc_shmem_consume_fd(struct host_device *host, int memfd, enum page
         cleanup_close int own = memfd;
         uint64_t size = segment->size, needed = size > ready ? size - ready : 0;
         uint64_t available = own >= 0 ? machine_available_memory() : UINT64_MAX;
+        char want[SIZE_TEXT], have[SIZE_TEXT];
         if (needed > available)
                 return error_set(error, STREAMER_ENOMEM,
-                                 "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", needed,
-                                 available);
+                                 "host: %s needed, %s available to this machine or the daemon's control group",
+                                 size_text(want, needed), size_text(have, available));
         if (own < 0 || map_consume_fd(host, take_fd(&own), pages, ready, segment) < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         return 0;
@@ -290,22 +305,25 @@ static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, e
         prefault_hold(host->device.prefault, size);
         if (pages == PAGES_HUGETLB)
                 add_relaxed(&host->huge, size);
+        hold(segment, size);
         return 0;
 }
 
 static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
 {
         struct host_device *host = container_of(segment->device, struct host_device, device);
+        uint64_t made = segment->pages == PAGES_HUGETLB || segment->collapse != NULL ? 0 : len;
         int r = 0;
         do {
                 if (segment->pages == PAGES_HUGETLB && load_relaxed(&host->limited))
                         r = make_huge_pages(segment, offset, len);
                 else if (segment->collapse != NULL)
-                        r = collapse_prepare(segment->collapse, offset, len);
+                        r = collapse_prepare(segment->collapse, offset, len, &made);
                 else if (segment->pages == PAGES_4K)
                         r = host_memory_populate(segment->base, segment->fd, offset, len);
         } while (r < 0 && errno == EINTR);
         int e = errno;
+        hold(segment, r == 0 || segment->collapse != NULL ? made : 0);
         /* Small pages are no error: fragmented memory makes loads slower, which is logged once. */
         if (collapse_stopped(segment->collapse) &&
             !__atomic_exchange_n(&host->fragmentation_logged, true, __ATOMIC_RELAXED))
@@ -421,6 +439,26 @@ uint64_t segment_small_bytes(const struct segment *segment)
         return segment->small_bytes != 0 ? segment->small_bytes : collapse_small_bytes(segment->collapse);
 }
 
+/* On the device's thread. Models may hold what they hold now and what the machine and the control group can still
+ * give: a segment is of the pool's pages, or of others. Segments that are charged and have not been filled yet take of
+ * that, too. */
+static uint64_t host_ceiling(struct device *device)
+{
+        struct host_device *host = container_of(device, struct host_device, device);
+        uint64_t memory = machine_available_memory(), pool = 0, most = 0;
+        bool limited;
+        if (wants_hugetlb(host, false)) {
+                uint64_t left = machine_huge_pages_left(load_relaxed(&host->huge), &limited);
+                pool = machine_pool_left() + machine_pool_surplus(memory);
+                pool = pool < left ? pool : left;
+        }
+        if (host->want != HOST_PAGES_HUGETLB)
+                most = memory;
+        most = most > pool ? most : pool;
+        uint64_t held = load_relaxed(&host->held) + prefault_bytes(device->prefault);
+        return most < UINT64_MAX - held ? held + most : UINT64_MAX;
+}
+
 static int host_view_open(const struct segment *segment, const unsigned char **base, struct error *error)
 {
         void *map = host_memfd_map(segment->fd, segment->size, PROT_READ);
@@ -465,6 +503,7 @@ static const struct device_ops host_ops = {
         .put = host_put,
         .view_open = host_view_open,
         .view_close = host_view_close,
+        .ceiling = host_ceiling,
         .distrust = host_distrust,
         .free = host_free,
 };
@@ -603,6 +642,7 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
         d->ops = &host_ops;
         d->caps = DEVICE_PERSISTENT;
         d->handles = "memfd";
+        d->shared = "the machine or the control group has no more";
         snprintf(d->name, sizeof(d->name), "host");
         if (!sysfile_line(d->uuid, sizeof(d->uuid), "/proc/sys/kernel/random/boot_id"))
                 snprintf(d->uuid, sizeof(d->uuid), "host");

@@ -69,8 +69,9 @@ struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned cha
 /* Accepts NULL. Returns NULL. */
 struct collapse *collapse_free(struct collapse *collapse);
 
-/* Any thread: when this returns 0 each byte of [offset, offset + len) has a page. -1 with errno: no memory. */
-int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len);
+/* Any thread: when this returns 0 each byte of [offset, offset + len) has a page. -1 with errno: no memory. Adds the
+ * bytes of pages that it has made to *made, for small pages at most those of the request. */
+int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len, uint64_t *made);
 
 /* Any thread. Bytes of ranges that got small pages, and whether the guard has stopped collapsing. */
 uint64_t collapse_small_bytes(const struct collapse *collapse);

@@ -244,11 +244,13 @@ static bool decide(struct admission_request *request, struct ledger *ledger)
 {
         cleanup_with(admission_outlook_deinit) struct admission_outlook outlook = {.outcome = ADMISSION_FITS};
         if (awaits_answer(request)) {
-                if (!request->blocked)
+                if (!request->blocked && !request->query)
                         ledger_reserve(ledger, request);
                 return false;
         }
         request->due = 0;
+        if (request->query)
+                return true;
         assess(request, ledger, &outlook);
         if (outlook.outcome == ADMISSION_BLOCKED)
                 return !block(request, ledger, outlook.missing);

@@ -40,13 +40,14 @@ struct admission_request {
         uint64_t priority, since_ns;
         uint64_t due;     /* the recheck after which its devices have to answer; 0: it was examined since */
         bool evict, wait; /* it may evict; it may be queued while blocked */
+        bool query;       /* asks the devices for what they can hold, and is granted nothing: an estimate is due */
         bool blocked;
         bool decided;                 /* by a pass; answered() is due */
         bool shares;                  /* of a user with limits, who may have half of the blocked requests at most */
         uid_t uid;                    /* that user */
         struct error error;           /* why it was refused */
         const struct device *refused; /* the device that cannot grant it; NULL: the limit of the queue */
-        /* Once, never from within a call by the owner. Code 0: every part is charged. */
+        /* Once, never from within a call by the owner. Code 0: every part is charged, or the query is answered. */
         void (*answered)(struct admission_request *request, const struct error *error);
 };
 

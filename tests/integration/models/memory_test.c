@@ -114,7 +114,7 @@ static void end_limited(void)
 {
         streamer_close(client);
         fixture_end();
-        hugepages_unlimit();
+        limit_end();
 }
 
 TEST(a_small_limit_of_huge_pages_falls_back_to_smaller_pages, EACH(limits))

@@ -55,6 +55,7 @@ static struct collapse_kernel kernel = {.calls = OWN_CALLS, .supported = true, .
 static int fd;
 static unsigned char *base;
 static struct collapse *collapse;
+static uint64_t made; /* bytes of pages, by collapse_prepare() */
 
 static void begin(const struct collapse_kernel *by, uint64_t ready)
 {
@@ -104,11 +105,11 @@ TEST(the_kernel_reports_the_cost_of_small_pages)
 TEST(each_range_is_collapsed_once)
 {
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE - 1, 2), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE - 1, 2, &made), 0);
         ck_assert_uint_eq(own.calls, 2);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, 2 * HOST_HUGE_PAGE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, 2 * HOST_HUGE_PAGE, &made), 0);
         ck_assert_uint_eq(own.calls, 2);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, RANGES);
         ck_assert_uint_eq(collapse_small_bytes(collapse), 0);
 }
@@ -116,7 +117,7 @@ TEST(each_range_is_collapsed_once)
 TEST(populated_ranges_are_not_collapsed)
 {
         begin(&kernel, (RANGES - 1) * HOST_HUGE_PAGE);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, 1);
 }
 
@@ -125,10 +126,10 @@ TEST(a_range_without_a_huge_page_gets_the_small_ones_it_needs, .to = 4)
         static const int errors[] = {ENOMEM, EBUSY, EAGAIN, EINVAL};
         own.error = errors[_i];
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, 8192 + 1, 4096), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 8192 + 1, 4096, &made), 0);
         ck_assert_uint_eq(populated(), 3 * 4096); /* the range's first, and two */
         ck_assert_uint_eq(collapse_small_bytes(collapse), HOST_HUGE_PAGE);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, HOST_HUGE_PAGE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, HOST_HUGE_PAGE, &made), 0);
         ck_assert_uint_eq(populated(), HOST_HUGE_PAGE);
         ck_assert_uint_eq(own.calls, 1); /* no second try */
         ck_assert_uint_eq(collapse_small_bytes(collapse), HOST_HUGE_PAGE);
@@ -142,7 +143,7 @@ TEST(out_of_memory_is_an_error)
         cleanup_close int empty = memfd_create("empty", MFD_CLOEXEC);
         void *beyond = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, empty, 0);
         struct collapse *without = collapse_new(&kernel, beyond, empty, SIZE, 0);
-        ck_assert_int_eq(collapse_prepare(without, 0, 1), -1);
+        ck_assert_int_eq(collapse_prepare(without, 0, 1, &made), -1);
         ck_assert_int_eq(errno, ENOMEM);
         ck_assert_uint_eq(own.calls, 0);
 }
@@ -155,7 +156,7 @@ TEST(ranges_become_huge_pages)
                 SKIP("the kernel does not collapse shared memory");
         begin(&real, 0);
         base[HOST_HUGE_PAGE + 5000] = 'x';
-        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE, 4 * HOST_HUGE_PAGE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE, 4 * HOST_HUGE_PAGE, &made), 0);
         ck_assert_uint_eq(populated() + collapse_small_bytes(collapse) / HOST_HUGE_PAGE * (HOST_HUGE_PAGE - 4096),
                           4 * HOST_HUGE_PAGE);
         ck_assert_int_eq(base[HOST_HUGE_PAGE + 5000], 'x');
@@ -167,7 +168,7 @@ TEST(ranges_become_huge_pages)
 
 static void *prepare_second(void *unused)
 {
-        return (void *)(intptr_t)collapse_prepare(collapse, 4096, 4096);
+        return (void *)(intptr_t)collapse_prepare(collapse, 4096, 4096, &(uint64_t){0});
 }
 
 TEST(a_caller_waits_until_its_range_is_collapsed)
@@ -181,7 +182,7 @@ TEST(a_caller_waits_until_its_range_is_collapsed)
         must(pthread_create(&first, NULL, prepare_second, NULL));
         gate_await(&gate, 1);
         must(pthread_create(&second, NULL, prepare_second, NULL));
-        ck_assert_int_eq(collapse_prepare(collapse, 0, 0), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, 0, &made), 0);
         gate_open(&gate);
         must(pthread_join(first, &result));
         ck_assert_ptr_null(result);
@@ -194,7 +195,7 @@ TEST(a_caller_waits_until_its_range_is_collapsed)
 static void *prepare_all(void *unused)
 {
         for (uint64_t at = 0; at < SIZE; at += 3 * 4096)
-                if (collapse_prepare(collapse, at, 4096) < 0)
+                if (collapse_prepare(collapse, at, 4096, &(uint64_t){0}) < 0)
                         return base;
         return NULL;
 }
@@ -220,9 +221,9 @@ TEST(an_occasional_slow_collapse_is_tolerated)
         own.compacts = true;
         begin(&kernel, 0);
         own.collapse_ns = 15 * SMALL_NS;
-        ck_assert_int_eq(collapse_prepare(collapse, 0, 1), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, 1, &made), 0);
         own.collapse_ns = SMALL_NS / 10;
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, RANGES);
         ck_assert(!collapse_stopped(collapse));
 }
@@ -231,7 +232,7 @@ TEST(collapsing_continues_without_compaction)
 {
         own.collapse_ns = 30 * SMALL_NS;
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, RANGES);
         ck_assert_uint_eq(collapse_small_bytes(collapse), 0);
         ck_assert(!collapse_stopped(collapse));
@@ -243,16 +244,16 @@ TEST(collapsing_stops_if_compaction_costs_more_than_small_pages, .to = 2)
         own.compacts = true;
         own.error = _i == 0 ? 0 : ENOMEM;
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert(collapse_stopped(collapse));
         ck_assert_ptr_nonnull(strstr(metric_text(METRIC_COLLAPSE_STOPPED), "\nstreamerd_collapse_stopped_total 1\n"));
         unsigned tried = own.calls;
         ck_assert_uint_lt(tried, RANGES / 2);
         ck_assert_uint_eq(collapse_small_bytes(collapse), (RANGES - (_i == 0 ? tried : 0)) * HOST_HUGE_PAGE);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, tried);
         /* The next segment tries again. */
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, 1), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, 1, &made), 0);
         ck_assert_uint_eq(own.calls, tried + 1);
 }

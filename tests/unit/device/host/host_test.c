@@ -4,6 +4,7 @@
  * an error, not a signal.
  */
 #include "tests/unit/host_device_fixture.h"
+#include "tests/unit/sysfile_fixture.h"
 
 #include "daemon/device/host/host_private.h"
 
@@ -227,12 +228,39 @@ TEST(a_kind_by_name_that_is_distrusted_is_an_error, EACH(kinds))
                    "pages are not used: their bytes were not those that were written");
 }
 
+/* What segments hold, and what the machine can still give; a segment that is not filled yet holds nothing. */
+TEST(the_ceiling_counts_what_segments_hold_and_what_is_available)
+{
+        BEGIN_SEGMENT(HOST_PAGES_4K);
+        begin_tree();
+        put("/proc/meminfo", "MemTotal:  100 kB\nMemAvailable:    1024 kB\n");
+        ck_assert_uint_eq(device->ops->ceiling(device), MiB);
+        ck_assert_int_eq(device->ops->prepare(&segment, 0, 2 * MiB, &error), 0);
+        ck_assert_uint_eq(device->ops->ceiling(device), 3 * MiB);
+        device->ops->release(&segment);
+        ck_assert_uint_eq(device->ops->ceiling(device), MiB);
+        sysfile_root = "";
+}
+
+TEST(the_ceiling_counts_huge_pages_as_they_are_made)
+{
+        BEGIN_SEGMENT(HOST_PAGES_THP);
+        begin_tree();
+        put("/proc/meminfo", "MemAvailable:    1024 kB\n");
+        ck_assert_int_eq(device->ops->prepare(&segment, 5, 1, &error), 0);
+        uint64_t held = device->ops->ceiling(device) - MiB;
+        ck_assert(held == HOST_HUGE_PAGE || (segment_small_bytes(&segment) > 0 && held == 1));
+        ck_assert_int_eq(device->ops->prepare(&segment, 6, 1, &error), 0);
+        ck_assert_uint_le(device->ops->ceiling(device), MiB + HOST_HUGE_PAGE);
+        sysfile_root = "";
+}
+
 TEST(memory_beyond_the_machines_is_an_error)
 {
         struct segment refused;
         BEGIN_SEGMENT(HOST_PAGES_4K);
         FAILS_WITH(error, device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM,
-                   "available on this machine");
+                   "available to this machine or the daemon's control group");
         ck_assert_int_eq(refused.fd, -1);
         ck_assert_ptr_null(refused.base);
 }

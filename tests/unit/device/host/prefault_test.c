@@ -256,7 +256,7 @@ TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
                 fill(SPARE);
         }
         device_end();
-        hugepages_unlimit();
+        limit_end();
 }
 
 TEST(stopping_leaks_nothing, EACH(kinds))

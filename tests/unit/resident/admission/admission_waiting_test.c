@@ -240,3 +240,21 @@ TEST(a_blocked_load_reserves_nothing_while_its_device_is_asked)
         await_question();
         granted(asked(load_of("m", 1, 6 * MiB)));
 }
+
+/* ---- estimates ---- */
+
+TEST(a_query_is_answered_when_the_device_was_asked_and_takes_nothing)
+{
+        fake_device_share(&fakes[0], 7 * MiB);
+        gate_init(&fakes[0].answer, false);
+        struct ask *query = load_of("q", 0, 0);
+        query->request.query = true;
+        asked(query);
+        await_question();
+        ck_assert_uint_eq(query->answers, 0);
+        gate_open(&fakes[0].answer);
+        core_until(query->answers > 0);
+        ck_assert_int_eq(query->error.code, 0);
+        ck_assert_uint_eq(device_budget(devices[0]), 7 * MiB);
+        ck_assert_uint_eq(devices[0]->used, 0);
+}

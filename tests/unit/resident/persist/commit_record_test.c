@@ -152,7 +152,7 @@ TEST(small_pages_are_restored)
         must(ftruncate(fd, SEGMENT));
         void *base = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         struct collapse *collapse = collapse_new(&no_huge_pages, base, fd, SEGMENT, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, SMALL), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SMALL, &(uint64_t){0}), 0);
         g->segments[0].collapse = collapse;
         ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
         struct commit_record record = record_of(g);
