@@ -3,8 +3,8 @@
  * Coalescing: once a load's source is open, each of its devices may already have these files, or be loading them.
  *
  *   resident there              the load adds a name
- *   loaded by another load      a load of one device joins one of one device; else it waits for the other's
- *                               end and looks again
+ *   loaded by another load      a load of one device joins one of one device, unless its name serves a later number;
+ *                               else it waits for the other's end and looks again
  *   resident on other devices   what is loaded is a replica, with the same number
  *   else                        a new number
  *
@@ -28,13 +28,17 @@
 
 #include <string.h>
 
-/* The older load that produces this generation. Waiting only for older loads excludes cycles. */
+/* The load that produces this generation, if this one may wait for it: an older one, or one that is settled and so
+ * waits for no other. That excludes cycles. */
 static struct load *load_producing(const struct load *load, const struct generation *generation)
 {
+        bool older = true;
         list_each_item (struct load, l, &load->loads->all, link) {
                 if (l == load)
-                        return NULL;
-                for (size_t i = 0; !load_ended(l->state) && i < l->n_targets; i++)
+                        older = false;
+                if (l == load || load_ended(l->state) || (!older && !load_is_settled(l)))
+                        continue;
+                for (size_t i = 0; i < l->n_targets; i++)
                         if (l->targets[i].generation == generation && l->targets[i].state != TARGET_SERVES)
                                 return l;
         }
@@ -164,6 +168,19 @@ static bool share(struct load_target *target, struct generation *same, bool serv
         return true;
 }
 
+/* One of the names serves a generation of a higher number on the device: it would stay with that one when `same` is
+ * ready (generation_ready). */
+static bool serves_newer(const struct load_target *target, const struct generation *same)
+{
+        list_each_item (const struct model_name, n, &target->generation->names, link) {
+                const struct generation *ready =
+                        resident_on(target->load->loads->resident, n->text, GENERATION_READY, target->device);
+                if (ready != NULL && ready->number > same->number)
+                        return true;
+        }
+        return false;
+}
+
 /* One device each: the requests move to the other load, and this one ends. */
 static void join_and_end(struct load *load, struct generation *same, struct load *other)
 {
@@ -226,7 +243,7 @@ enum coalesced load_coalesce(struct load *load)
                 counts = counts && (load->pattern == NULL || (same[i] != NULL && same[i]->number == same[0]->number));
         }
         if (counts && under_way != NULL) {
-                if (load->n_targets > 1 || under_way->n_targets > 1) {
+                if (load->n_targets > 1 || under_way->n_targets > 1 || serves_newer(&load->targets[0], same[0])) {
                         load_await(load, under_way);
                         return COALESCE_AWAITS;
                 }

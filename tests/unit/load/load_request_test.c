@@ -286,3 +286,25 @@ TEST(a_request_is_denied_before_the_rest_of_its_load_ends)
         ends(&plain, LOAD_READY);
         ck_assert_ptr_nonnull(resident_on(&resident, "n", GENERATION_READY, &others[1].device));
 }
+
+/* A replica has the number of the model that serves, here a lower one. */
+TEST(a_name_that_serves_a_later_generation_leads_to_the_one_that_was_asked_for)
+{
+        struct watched first, second;
+        char *path = small_file("small.safetensors", 1);
+        wait_on(&first, path, "m", ON("one"));
+        ends(&first, LOAD_READY);
+        wait_on(&second, small_file("later.safetensors", 2), "n", ON("two"));
+        ends(&second, LOAD_READY);
+        gate_init(&others[1].put, false);
+        wait_on(&first, path, "m", ON("two"));
+        core_until(first.load->state == LOAD_READING);
+        wait_on(&second, path, "n", ON("two"));
+        core_until(second.load->state == LOAD_AWAITING);
+        gate_open(&others[1].put);
+        ends(&first, LOAD_READY);
+        ends(&second, LOAD_READY);
+        struct generation *g = resident_on(&resident, "n", GENERATION_READY, &others[1].device);
+        ck_assert_ptr_eq(g, resident_on(&resident, "m", GENERATION_READY, &others[1].device));
+        serves_small(g, 1);
+}
