@@ -15,6 +15,7 @@ static void start(struct checker *c, enum checker_kind kind, const char *folder)
         if (streamer_connect(&opts, &c->client) < 0)
                 die("connect: %s", streamer_last_error(NULL));
         subscriber_start(c, &opts);
+        users_start(c, &opts);
         for (unsigned i = 0; i < CLIENTS; i++)
                 client_process_start(&c->processes[i], c->daemon.socket);
 }
@@ -42,6 +43,7 @@ static void finish(struct checker *c, unsigned fds)
                 checker_fail(c, "%u descriptors, %u at the start", process_fds(c->daemon.pid), fds);
         streamer_close(c->client);
         streamer_close(c->subscriber);
+        streamer_close(c->other);
         json_decref(c->events);
         stop_daemon(c);
 }

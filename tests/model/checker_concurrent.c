@@ -234,3 +234,73 @@ void step_wait(struct checker *c)
                 wait_for_memory(c, &t);
         trial_deinit(&t);
 }
+
+/* ---- two names, and a file that is replaced while it is read ---- */
+
+/* Whether the name's generation on the device has the contents of this seed. */
+static bool has_contents(struct checker *c, unsigned name, unsigned device, uint64_t seed)
+{
+        char want[33];
+        struct model *m = seeded_model(seed);
+        model_digest(m, want);
+        model_free(m);
+        json_auto_t *list = call_json(c, "list", NULL);
+        const json_t *row, *entry;
+        for (size_t i = 0; (row = json_array_get(json_object_get(list, "models"), i)); i++)
+                for (size_t k = 0; (entry = json_array_get(json_object_get(row, "devices"), k)); k++)
+                        if (strcmp(json_text(row, "name"), name_of(name)) == 0 &&
+                            strcmp(json_text(entry, "device"), c->devices[device].name) == 0 &&
+                            strcmp(json_text(entry, "state"), "ready") == 0)
+                                return strcmp(json_text(entry, "digest"), want) == 0;
+        return false;
+}
+
+/* The file may have been replaced before the load, or after it: its contents say which version it has. */
+static void apply_version(struct checker *c, const struct trial *t, struct outcome *outcome, uint64_t old_seed)
+{
+        uint64_t new_seed = c->seeds[t->source][0];
+        bool is_old = false;
+        for (unsigned d = 0; d < c->n_devices && old_seed != new_seed; d++)
+                is_old = is_old || (outcome->got[d] && has_contents(c, t->name, d, old_seed));
+        c->seeds[t->source][0] = is_old ? old_seed : new_seed;
+        c->versions[t->source] -= is_old;
+        trial_apply(c, t, outcome);
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (outcome->got[d] && !has_contents(c, t->name, d, c->seeds[t->source][0]))
+                        checker_fail(c, "load %s: is ready on %s, and has other contents", name_of(t->name),
+                                     c->devices[d].name);
+        c->seeds[t->source][0] = new_seed;
+        c->versions[t->source] += is_old;
+}
+
+static void load_under_two_names(struct checker *c, const struct trial *t, const struct trial *alias)
+{
+        struct outcome first, second;
+        streamer_op *op = NULL, *alias_op = NULL;
+        uint64_t seed = c->seeds[t->source][0];
+        bool replaces = random_below(c, 2) == 0;
+        int r = trial_begin(c, t, 0, &op), alias_r = trial_begin(c, alias, 0, &alias_op);
+        if (replaces)
+                replace_source(c, t->source);
+        trial_end(c, t, r, op, &first);
+        trial_end(c, alias, alias_r, alias_op, &second);
+        apply_version(c, t, &first, seed);
+        apply_version(c, alias, &second, seed);
+        c->counts->two_names += first.result == 0 && second.result == 0;
+        c->counts->replaced_while_read += replaces;
+        compare(c, true);
+}
+
+/* A second request joins the load, or finds its model: both names lead to it. */
+void step_join(struct checker *c)
+{
+        struct trial t, alias;
+        trial_init(c, &t, false);
+        t.options.keep_alive_ms = 0; /* it might expire before it is compared */
+        trial_init_alias(c, &alias, &t);
+        t.joined = alias.name;
+        if (t.ranks == 0)
+                load_under_two_names(c, &t, &alias);
+        trial_deinit(&t);
+        trial_deinit(&alias);
+}

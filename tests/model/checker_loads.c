@@ -142,13 +142,9 @@ static void draw_devices(struct checker *c, struct trial *t, bool several)
         }
 }
 
-void trial_init(struct checker *c, struct trial *t, bool several)
+/* The state before the load. */
+static void record_before(struct checker *c, struct trial *t)
 {
-        *t = (struct trial){.name = (unsigned)random_below(c, NAMES)};
-        draw_source(c, t);
-        t->options = draw_options(c);
-        t->no_evict = random_below(c, 6) == 0;
-        draw_devices(c, t, several);
         for (unsigned i = 0; i < t->n_devices; i++) {
                 unsigned d = t->order[i];
                 char *path = rank_path(c, t->source, i);
@@ -166,6 +162,33 @@ void trial_init(struct checker *c, struct trial *t, bool several)
                 t->evictable[i] = g->number != 0 && !g->cached && is_named(c, g) && !is_leased(c, g) &&
                                   !is_pinned(c, g) && !serves_name(c, g, t->name);
         }
+}
+
+void trial_init(struct checker *c, struct trial *t, bool several)
+{
+        *t = (struct trial){.name = (unsigned)random_below(c, NAMES), .joined = NAMES};
+        draw_source(c, t);
+        t->options = draw_options(c);
+        t->no_evict = random_below(c, 6) == 0;
+        draw_devices(c, t, several);
+        record_before(c, t);
+}
+
+void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of)
+{
+        *t = (struct trial){.name = (of->name + 1 + (unsigned)random_below(c, NAMES - 1)) % NAMES,
+                            .source = of->source,
+                            .ranks = of->ranks,
+                            .no_evict = of->no_evict,
+                            .n_devices = of->n_devices,
+                            .by_link = of->ranks == 0 && random_below(c, 2) == 0,
+                            .options = of->options,
+                            .joined = of->name};
+        t->path = t->by_link ? link_path(c, t->source) : source_path(c, t->source);
+        memcpy(t->on, of->on, sizeof(t->on));
+        memcpy(t->devices, of->devices, sizeof(t->devices));
+        memcpy(t->order, of->order, sizeof(t->order));
+        record_before(c, t);
 }
 
 void trial_deinit(struct trial *t)
@@ -256,7 +279,8 @@ void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op,
 
 /* ---- generation numbers ---- */
 
-/* The generation was listed on the device. A failed load of the same name does not count: the new load replaces it. */
+/* The generation was listed on the device. A failed load of the same name does not count, nor a cached replica that has
+ * this name alone: the new load replaces it. */
 static bool was_listed(const struct trial *t, uint64_t number, const char *device)
 {
         const json_t *row, *entry;
@@ -264,7 +288,8 @@ static bool was_listed(const struct trial *t, uint64_t number, const char *devic
                 if (json_number(row, "generation") != number)
                         continue;
                 for (size_t k = 0; (entry = json_array_get(json_object_get(row, "devices"), k)); k++) {
-                        bool is_replaced = strcmp(json_text(entry, "state"), "failed") == 0 &&
+                        const char *state = json_text(entry, "state");
+                        bool is_replaced = (strcmp(state, "failed") == 0 || strcmp(state, "cached") == 0) &&
                                            strcmp(json_text(row, "name"), name_of(t->name)) == 0;
                         if (strcmp(json_text(entry, "device"), device) == 0 && !is_replaced)
                                 return true;
@@ -293,10 +318,11 @@ static void check_number(struct checker *c, const struct trial *t, uint64_t gene
         bool must_match = false, may_be_new = false, is_replica = false;
         for (unsigned d = 0; d < c->n_devices && t->ranks == 0; d++) {
                 const struct gen *g = resident_copy(c, t, d);
-                if (g == NULL || (!t->on[d] && c->names[t->name][d] != g))
+                bool joins = t->joined < NAMES && c->names[t->joined][d] == g;
+                if (g == NULL || (!t->on[d] && c->names[t->name][d] != g && !joins))
                         continue;
                 is_replica = is_replica || generation == g->number;
-                may_be_new = may_be_new || number_in_use(c, t, g->number);
+                may_be_new = may_be_new || t->joined < NAMES || number_in_use(c, t, g->number);
                 must_match = true;
         }
         c->counts->replicas += is_replica;

@@ -67,6 +67,7 @@ struct checker {
         uint64_t cache_budget; /* 0: no cache */
         char *report;          /* path of the fake GPUs' leak report; NULL: no fake GPUs */
         streamer_client *client, *subscriber;
+        streamer_client *other;       /* of another user; NULL: it cannot be */
         unsigned subscribed_name;     /* NAMES or more: all names */
         bool subscriber_disconnected; /* and not yet notified of lost events */
         json_t *events;               /* that the subscriber received last */
@@ -158,8 +159,9 @@ struct load_options {
 /* One load, and the state before it, by device. */
 struct trial {
         unsigned name, source;
-        unsigned ranks; /* 0: a plain source */
-        bool by_link;   /* `path` is a link to the source: another text for the same files */
+        unsigned joined; /* the name of another load of the same files at the same time; NAMES: none */
+        unsigned ranks;  /* 0: a plain source */
+        bool by_link;    /* `path` is a link to the source: another text for the same files */
         bool on[DEVICES];
         const char *devices[DEVICES];
         unsigned order[DEVICES]; /* the same as numbers */
@@ -184,6 +186,8 @@ struct outcome {
 
 /* Draws a random load; `several`: of one or more devices. */
 void trial_init(struct checker *c, struct trial *t, bool several);
+/* Of the same source and devices under another name, by one of its paths. */
+void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of);
 void trial_deinit(struct trial *t);
 int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op);
 /* `r`: the result of trial_begin(). */
@@ -218,6 +222,8 @@ unsigned source_ranks(unsigned source);
 char *source_path(const struct checker *c, unsigned source);
 char *link_path(const struct checker *c, unsigned source); /* leads to a plain source */
 char *rank_path(const struct checker *c, unsigned source, unsigned rank);
+/* Another version of the source, or of one of its ranks. */
+void replace_source(struct checker *c, unsigned source);
 void step_rewrite(struct checker *c);
 
 /* ---- publications (checker_publish.c) ---- */
@@ -238,3 +244,9 @@ void step_subscribe(struct checker *c);
 
 void step_attach_loading(struct checker *c);
 void step_wait(struct checker *c);
+void step_join(struct checker *c);
+
+/* ---- other users (checker_users.c) ---- */
+
+void users_start(struct checker *c, const streamer_connect_opts *opts);
+void step_other_user(struct checker *c);

@@ -59,7 +59,12 @@ void write_source(struct checker *c, unsigned source)
 /* Rewrites one file; a changed rank makes the whole source another version. */
 void step_rewrite(struct checker *c)
 {
-        unsigned source = (unsigned)random_below(c, SOURCES), ranks = source_ranks(source);
+        replace_source(c, (unsigned)random_below(c, SOURCES));
+}
+
+void replace_source(struct checker *c, unsigned source)
+{
+        unsigned ranks = source_ranks(source);
         trail_add(c, "rewrite source %u", source);
         write_rank(c, source, ranks > 0 ? (unsigned)random_below(c, ranks) : 0);
         c->versions[source]++;
