@@ -26,18 +26,28 @@ static void write_absent(struct writer *w, const void *data, size_t i)
         writer_map_of(w, kstr("device", absent[i].name), kstr("why", absent[i].error.text));
 }
 
+static int compare_numbers(const void *a, const void *b)
+{
+        return ORDER(*(const uint64_t *)a, *(const uint64_t *)b);
+}
+
+/* By number: ranks, and replicas, are one. Without memory for that, each counts. */
 static uint64_t count_cached(const struct resident *resident)
 {
+        size_t n = 0, filled = 0;
         uint64_t models = 0;
-        list_each_item (const struct generation, g, &resident->generations, link) {
-                bool first = g->state == GENERATION_CACHED; /* of its number: ranks, and replicas, are one */
-                list_each_item (const struct generation, other, &resident->generations, link) {
-                        if (!first || other == g)
-                                break;
-                        first = other->state != GENERATION_CACHED || other->number != g->number;
-                }
-                models += first;
-        }
+        list_each_item (const struct generation, g, &resident->generations, link)
+                n += g->state == GENERATION_CACHED;
+        cleanup_free uint64_t *numbers = calloc(n + 1, sizeof(*numbers));
+        if (numbers == NULL)
+                return n;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (g->state == GENERATION_CACHED)
+                        numbers[filled++] = g->number;
+        require(filled == n);
+        qsort(numbers, n, sizeof(*numbers), compare_numbers);
+        for (size_t i = 0; i < n; i++)
+                models += i == 0 || numbers[i] != numbers[i - 1];
         return models;
 }
 
