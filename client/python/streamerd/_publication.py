@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
@@ -34,6 +35,7 @@ from .errors import InvalidError, UnsupportedError
 PARAMETER, BUFFER, ATTRIBUTE = 1, 2, 3
 PERSISTENT, CLONE, HOST, GRAD = 1, 2, 4, 8
 
+_PART = 16000  # characters, of four bytes at most: a text of a table has 64 KiB at most
 _NO_WAIT = 2
 
 
@@ -167,8 +169,10 @@ class Publication:
         self._client.check(self._library.streamer_publish_tensor(self._pointer, byref(_described(entry))))
 
     def attribute(self, name: str, value: str) -> None:
-        arguments = (text(name), text(value))
-        self._client.check(self._library.streamer_publish_attribute(self._pointer, *arguments))
+        """A text of any length: those of a table are limited, so a long one is several (see Published.attributes)."""
+        for i in range(max(1, -(-len(value) // _PART))):
+            arguments = (text(_part_name(name, i)), text(value[i * _PART : (i + 1) * _PART]))
+            self._client.check(self._library.streamer_publish_attribute(self._pointer, *arguments))
 
     def commit(self) -> None:
         """The model exists from now on; the memory stays, private to this process and at the same addresses."""
@@ -178,6 +182,10 @@ class Publication:
     def abort(self) -> None:
         """Unmaps the memory, to which nothing may refer any more, and ends the claim."""
         self._library.streamer_python_abort(byref(self._pointer))
+
+
+def _part_name(name: str, i: int) -> str:
+    return name if i == 0 else f"{name}[{i}]"
 
 
 def _described(entry: Entry) -> PublishedTensor:
@@ -237,7 +245,11 @@ class Published:
         for i in range(self._attributes):
             self._client.check(self._library.streamer_published_attribute(self._lease.pointer, i, byref(name), byref(value)))
             pairs[(name.value or b"").decode()] = (value.value or b"").decode()
-        return pairs
+        whole = {}
+        for first in [name for name in pairs if not name.endswith("]")]:
+            parts = itertools.takewhile(pairs.__contains__, (_part_name(first, i) for i in itertools.count()))
+            whole[first] = "".join(map(pairs.__getitem__, parts))
+        return whole
 
     def storages(self, views: Views[T]) -> list[T]:
         """The bytes of each storage, in one dimension. A view keeps the memory mapped."""

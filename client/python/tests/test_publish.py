@@ -146,6 +146,21 @@ def test_outputs_are_the_same_in_the_publisher_and_in_a_module_from_meta(daemon:
     assert other.state_dict().keys() == module.state_dict().keys()
 
 
+def test_a_module_of_many_parts_is_published(daemon: Daemon) -> None:
+    """Their classes are a longer text than one of a table may be. All of it is compared."""
+
+    def make(last: type[nn.Module] = nn.Identity) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 2), *(nn.Identity() for _ in range(8000)), last())
+
+    module = make()
+    streamerd.publish(module, "parts", key=KEY)
+    other = on_meta(make)
+    streamerd.load_into(other, "parts", key=KEY)
+    assert torch.equal(other[0].weight, module[0].weight)
+    with pytest.raises(streamerd.InvalidError, match="8001: published as Identity, built as ReLU"):
+        streamerd.load_into(on_meta(lambda: make(nn.ReLU)), "parts", key=KEY)
+
+
 def test_what_shares_memory_does_so_on_both_sides(daemon: Daemon) -> None:
     module = Mixed()
     streamerd.publish(module, "m", key=KEY)
