@@ -121,8 +121,11 @@ static bool is_asked_for(const struct load *load, const char *name)
 int load_give_name(const struct load *load, struct model_name *name, struct generation *to, struct error *error)
 {
         struct quota_charge charge = name->charge;
-        if (generation_has_name(to, name->text))
-                return 0;
+        struct model_name *known = generation_find_name(to, name->text);
+        if (known != NULL)
+                return model_name_set_source(known, model_name_source(name), model_name_caller(name)) < 0
+                               ? error_no_memory(error)
+                               : 0;
         name->charge = (struct quota_charge){.user = NULL};
         int r = charge.user == NULL ? load_charge_model(load, name->text, to->device, &charge, error) : 0;
         quota_commit(&charge);

@@ -104,6 +104,24 @@ static struct caller *caller_new(const struct caller *from)
         return caller;
 }
 
+int model_name_set_source(struct model_name *name, const char *source, const struct caller *caller)
+{
+        if (strcmp(model_name_source(name), source) == 0)
+                return 0;
+        char *own_source = strdup(source);
+        struct caller *own_caller = caller_new(caller);
+        if (own_source == NULL || own_caller == NULL) {
+                free(own_source);
+                free(own_caller);
+                return STREAMER_ENOMEM;
+        }
+        free(name->source);
+        free(name->caller);
+        name->source = own_source;
+        name->caller = own_caller;
+        return 0;
+}
+
 int generation_add_name(struct generation *generation, const char *name, const char *source,
                         const struct caller *caller, uid_t owner, struct quota_charge *charge)
 {

@@ -263,6 +263,9 @@ struct model_name *generation_find_name(const struct generation *generation, con
 const char *model_name_source(const struct model_name *name);
 /* The same of the caller: a later run opens only what they may open then. */
 const struct caller *model_name_caller(const struct model_name *name);
+/* Another path to the same files was loaded under it. The caller of this function reports the change. STREAMER_ENOMEM.
+ */
+int model_name_set_source(struct model_name *name, const char *source, const struct caller *caller);
 /* The name's generation is stored, or will not be: no name of another leads to what the store had under it. */
 void model_name_settle(struct model_name *name);
 const char *generation_name(const struct generation *generation); /* the oldest, or the last it had */

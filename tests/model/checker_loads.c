@@ -381,8 +381,7 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
         c->counts->pins += t->options.pin;
         c->counts->links += t->by_link;
-        if (g != before) /* else the name stays as it is */
-                c->by_link[t->name][device] = t->by_link;
+        c->by_link[t->name][device] = t->by_link;
         move_name(c, t->name, device, g, g->drain_ms);
 }
 

@@ -68,6 +68,18 @@ TEST(a_name_keeps_the_source_that_was_loaded_under_it, .to = 2)
         }
 }
 
+/* The same files under the same name, by another path: that is what was asked for last. */
+TEST(a_name_that_is_loaded_from_another_path_keeps_that_path, .to = 2)
+{
+        unlink(path_of("third"));
+        must(link(managed_file(), path_of("third")));
+        managed_load("m");
+        client_load(client, path_of("third"), "m");
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "generation"), 1);
+        managed_restart_and_reconnect(_i);
+        ck_assert_str_eq(json_text(client_show(client, "m"), "source"), path_of("third"));
+}
+
 FIXTURE();
 
 /* From the state file: the first path has another model by now. */

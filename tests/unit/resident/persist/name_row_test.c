@@ -29,6 +29,18 @@ TEST(names_of_one_generation_have_their_own_source_caller_and_owner)
         ck_assert_str_eq(alias.device, devices[0]->uuid);
 }
 
+TEST(a_name_has_the_source_that_was_loaded_under_it_last)
+{
+        const struct caller other = {.uid = 7};
+        struct generation *g = loading("m");
+        struct model_name *name = generation_find_name(g, "m");
+        ck_assert_int_eq(model_name_set_source(name, "/other/path", &other), 0);
+        ck_assert_str_eq(row_of(g, "m").source, "/other/path");
+        ck_assert_uint_eq(row_of(g, "m").caller.uid, 7);
+        ck_assert_int_eq(model_name_set_source(name, "/other/path", &g->caller), 0); /* the same: nothing changes */
+        ck_assert_uint_eq(row_of(g, "m").caller.uid, 7);
+}
+
 TEST(what_no_load_can_restore_is_not_loadable)
 {
         struct generation *g = loading("m"), *published = loading("p");
