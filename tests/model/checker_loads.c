@@ -381,7 +381,7 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
         c->counts->pins += t->options.pin;
         c->counts->links += t->by_link;
-        c->by_link[t->name][device] = t->by_link;
+        c->paths[t->name][device] = (g == before ? c->paths[t->name][device] : 0) | 1u << t->by_link;
         move_name(c, t->name, device, g, g->drain_ms);
 }
 

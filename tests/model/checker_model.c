@@ -295,10 +295,12 @@ static bool source_agrees(struct checker *c, const json_t *row)
                         const struct gen *g = c->names[i][d];
                         if (g == NULL || g->number != json_number(row, "generation"))
                                 continue;
-                        char *path = c->by_link[i][d] ? link_path(c, g->source) : source_path(c, g->source);
+                        char *paths[] = {source_path(c, g->source), link_path(c, g->source)};
                         serves = true;
-                        same = same || strcmp(path, source) == 0;
-                        free(path);
+                        for (unsigned k = 0; k < 2; k++) {
+                                same = same || ((c->paths[i][d] & 1u << k) && strcmp(paths[k], source) == 0);
+                                free(paths[k]);
+                        }
                 }
         return same || !serves || strcmp(json_text(row, "state"), "draining") == 0 ||
                mismatch(c, "%s: has the source %s", name, source);

@@ -81,7 +81,9 @@ struct checker {
         uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
         struct gen gens[GENERATIONS];
         struct gen *names[NAMES][DEVICES];
-        bool by_link[NAMES][DEVICES]; /* what was loaded under the name: the link to the source, or the source */
+        /* What was loaded under the name last: bit 0, the source; bit 1, the link to it; both where loads overlapped.
+         */
+        unsigned paths[NAMES][DEVICES];
         struct client_process processes[CLIENTS];
         struct gen *leased[CLIENTS][CLIENT_SLOTS];
 };
