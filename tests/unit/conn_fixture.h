@@ -49,6 +49,7 @@ static void on_closed(struct conn *c)
 {
         ck_assert_ptr_eq(c, conn);
         ck_assert(!closed);
+        quota_discharge(&c->input);
         closed = true;
 }
 
