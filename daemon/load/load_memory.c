@@ -39,15 +39,13 @@ uint64_t target_needs(const struct load_target *target)
         return generation_needs(sizes, n, cached != NULL ? cached->manifest.size : target->part->manifest_size);
 }
 
-/* `target`: NULL: all. */
-static void refuse(struct load *load, struct load_target *target, const struct error *error)
+/* `target`: NULL: all. False: the load has ended. */
+static bool refuse(struct load *load, struct load_target *target, const struct error *error)
 {
-        if (load->pattern != NULL)
-                load_end(load, LOAD_FAILED, error);
-        else if (target != NULL)
-                target_fail(target, error);
-        else
-                load_fail_targets(load, NULL, error);
+        if (load->pattern == NULL)
+                return target != NULL ? target_fail(target, error) : load_fail_targets(load, NULL, error);
+        load_end(load, LOAD_FAILED, error);
+        return false;
 }
 
 static void ask(struct load *load);
@@ -67,8 +65,7 @@ static void on_answer(struct admission_request *request, const struct error *err
         load_each_target (t, load)
                 if (t->device == request->refused)
                         refused = t;
-        refuse(load, refused, error);
-        if (!load_ended(load->state))
+        if (refuse(load, refused, error))
                 ask(load);
 }
 
@@ -110,7 +107,7 @@ void load_reserve(struct load *load)
                 struct generation *g = t->generation;
                 struct error error = {0};
                 int r = 0;
-                if (load_ended(load->state) || load->dry_run)
+                if (load->dry_run)
                         break;
                 /* The caller is charged for a model until it is freed, and for its device memory until that is freed;
                  * for the next generation of its own model from when it serves. A load that asks again has been charged
@@ -120,11 +117,10 @@ void load_reserve(struct load *load)
                 if (r == 0 && load->users != NULL)
                         r = quota_charge(load->users, load->caller.uid, &g->quota_charge, QUOTA_BYTES, target_needs(t),
                                          &load->limits, &error);
-                if (r < 0)
-                        refuse(load, t, &error);
+                if (r < 0 && !refuse(load, t, &error))
+                        return;
         }
-        if (!load_ended(load->state))
-                ask(load);
+        ask(load);
 }
 
 /* ---- segments, on the device's thread ---- */

@@ -127,10 +127,11 @@ void load_await(struct load *load, struct load *other);
 /* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. The load is freed in a later
  * turn of the loop. */
 void load_end(struct load *load, enum load_state state, const struct error *error);
-/* A target fails. The others continue; the load ends if there are none, or for ranks. */
-void target_fail(struct load_target *target, const struct error *error);
-/* All that live, of this part or (NULL) of the load, fail; the load ends if none is left, as ready if some serve. */
-void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error);
+/* A target fails. The others continue. False: the load has ended, since there are none, or they are ranks. */
+bool target_fail(struct load_target *target, const struct error *error);
+/* All that live, of this part or (NULL) of the load, fail. False: the load has ended, since none is left, as ready if
+ * some serve. */
+bool load_fail_targets(struct load *load, const struct load_part *part, const struct error *error);
 /* A failed target to which no copy is in flight frees its memory before the load ends. */
 void target_release(struct load_target *target);
 /* One request ends, since it asks for what it may not; the load continues. */

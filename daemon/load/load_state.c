@@ -287,13 +287,14 @@ void target_release(struct load_target *target)
                 target_put_generation(target);
 }
 
-void target_fail(struct load_target *target, const struct error *error)
+bool target_fail(struct load_target *target, const struct error *error)
 {
         struct load *load = target->load;
         struct load_part *part = target->part;
+        require(target_lives(target) && !load_ended(load->state) && error->code != 0);
         if (load->n_targets == 1) {
                 load_end(load, LOAD_FAILED, error);
-                return;
+                return false;
         }
         struct error named;
         if (load->pattern != NULL)
@@ -304,7 +305,7 @@ void target_fail(struct load_target *target, const struct error *error)
         named.outside = error->outside;
         if (load->pattern != NULL) {
                 load_end(load, LOAD_FAILED, &named);
-                return;
+                return false;
         }
         target_set_state(target, TARGET_FAILED);
         target->error = *error;
@@ -316,17 +317,19 @@ void target_fail(struct load_target *target, const struct error *error)
         if (!in_flight)
                 target_release(target);
         if (load_has(load, TARGET_OPEN))
-                return;
+                return true;
         if (load_has(load, TARGET_SERVES))
                 load_end(load, LOAD_READY, NULL);
         else
                 load_end(load, LOAD_FAILED, &named);
+        return false;
 }
 
-void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error)
+bool load_fail_targets(struct load *load, const struct load_part *part, const struct error *error)
 {
         struct error why = *error;
         load_each_open (t, load)
-                if (!load_ended(load->state) && (part == NULL || t->part == part))
-                        target_fail(t, &why);
+                if ((part == NULL || t->part == part) && !target_fail(t, &why))
+                        return false;
+        return true;
 }
