@@ -64,7 +64,7 @@ TEST_FILES := $(patsubst %_test.c,%,$(wildcard $(addsuffix _test.c,$(addprefix t
 AREAS := $(sort $(foreach f,$(filter tests/integration/%,$(TEST_FILES)),$(word 3,$(subst /, ,$f))))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 PRODUCTS := $(addprefix $(BUILD)/,streamerd streamerctl libstreamer-client.so.$(VERSION) libstreamer-client.so.0 \
-	libstreamer-client.so libstreamer-client.a streamer-client.pc libstreamer-client.3 streamerd.yaml.5 streamerd.8)
+	libstreamer-client.so libstreamer-client.a streamer-client.pc libstreamer-client.3 streamerd.yaml streamerd.yaml.5 streamerd.8)
 
 ## all          build the daemon, streamerctl and the client library in $(BUILD)
 all: $(PRODUCTS)
@@ -137,6 +137,12 @@ $(BUILD)/libstreamer-client.3: config/man3.awk include/streamer/client.h README.
 $(BUILD)/streamerd.yaml.5: config/man5.awk config/streamerd.yaml
 	@mkdir -p $(@D)
 	@awk -v version=$(VERSION) -f config/man5.awk config/streamerd.yaml >$@
+
+# As it is installed: values are commented out, but roots and devices, which have no defaults.
+$(BUILD)/streamerd.yaml: config/streamerd.yaml
+	@mkdir -p $(@D)
+	@awk '/^[a-z]/ { stays = /^(roots|devices):/ } /^ *(#|$$)/ || stays && !/^    (pages|prefaulted):/ { print; next } \
+		{ print "#" $$0 }' $< >$@
 
 $(BUILD)/streamerd.8: config/man8.awk config/streamerd.8 $(BUILD)/streamerd
 	@$(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
@@ -422,7 +428,7 @@ install: all
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' -e 's|^libdir=.*|libdir=$(LIBDIR)|' $(BUILD)/streamer-client.pc \
 		>$(DESTDIR)$(LIBDIR)/pkgconfig/streamer-client.pc
 	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
-	install -m 644 config/streamerd.yaml $(DESTDIR)$(PREFIX)/share/streamerd
+	install -m 644 $(BUILD)/streamerd.yaml $(DESTDIR)$(PREFIX)/share/streamerd
 	install -m 644 config/alerts.yaml config/grafana-dashboard.json config/nginx-slice-cache.conf \
 		LICENSE $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/streamerd
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))

@@ -132,13 +132,28 @@ static int refused(const streamer_client *c, const char *path, int rc)
                          PROTOCOL_MAX);
 }
 
+#define NAME_SIZE 160
+
+/* "python3@llama-0 (libstreamer-client 0.1.0)": for a daemon that does not see this process. In a pod the host's name
+ * is the pod's. */
+static void own_name(char name[NAME_SIZE])
+{
+        char host[64] = "";
+        gethostname(host, sizeof(host) - 1);
+        snprintf(name, NAME_SIZE, "%.64s@%.63s (libstreamer-client " STREAMERD_VERSION ")",
+                 program_invocation_short_name, host);
+        for (char *c = name; *c; c++)
+                if (*c < ' ' || *c > '~')
+                        *c = '?';
+}
+
 static int hello(streamer_client *c, const char *path, int64_t deadline)
 {
+        char name[NAME_SIZE];
+        own_name(name);
         struct call call = {0};
         struct request request = {.verb = VERB_hello,
-                                  .u.hello = {.min = PROTOCOL_MIN,
-                                              .max = PROTOCOL_MAX,
-                                              .client = "libstreamer-client " STREAMERD_VERSION}};
+                                  .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX, .client = name}};
         int rc = channel_call(c, &request, &call, deadline);
         if (rc != 0)
                 return refused(c, path, rc);

@@ -6,6 +6,7 @@
  * loads and models are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel after
  * the deadline is left to the end of the process.
  */
+#include "daemon/base/util.h"
 #include "daemon/base/commit.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
@@ -106,7 +107,8 @@ static int add_device(struct devices *d, struct device *device, bool optional, s
         require(d->n < DEVICES_MAX);
         device->number = (unsigned)d->n;
         d->v[d->n++] = device;
-        log_info("device %s: budget %" PRIu64 " bytes, %s pages (%s)", device->name, device->budget,
+        char budget[SIZE_TEXT];
+        log_info("device %s: budget %s, %s pages (%s)", device->name, size_text(budget, device->budget),
                  page_kind_name(device->pages), device->uuid);
         return 0;
 }
@@ -164,7 +166,7 @@ static int add_host(struct daemon *d, const struct config_device *c, struct erro
                 log_warn("host: the budget of %s is more than the memory of this machine or the control group, %s",
                          size_text(budget, opts.budget), size_text(memory, machine_memory()));
         if (c->prefault != PREFAULT_AUTO && c->prefault > opts.budget)
-                log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them", c->prefault);
+                log_warn("host: prefaulted: %s exceeds the budget, which limits it", size_text(memory, c->prefault));
         return host_device_new(&device, &opts, d->wake, error) ?: add_device(&d->devices, device, false, error);
 }
 
@@ -243,9 +245,11 @@ static int make_reader(struct daemon *d, struct error *error)
                         "io.memory_limit: %u slots for %u reader threads, which want two each where they copy to GPUs: "
                         "loads will be slower",
                         d->reader.staging.n_slots, d->reader.engines[READ_PREAD].base);
-        log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
-                 opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
-                 opts.numa.nodes != 0 ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
+        char block[SIZE_TEXT];
+        log_info("ring: %u slots of %s on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
+                 size_text(block, opts.block_size), page_kind_name(d->reader.staging.pages),
+                 d->reader.engines[READ_PREAD].base, opts.numa.nodes != 0 ? ", " : "",
+                 numa_text(&opts.numa, numa, sizeof(numa)));
         return 0;
 }
 
@@ -257,7 +261,8 @@ static void make_models(struct daemon *d)
         uint64_t cache = c->host_cache;
         host_cache_init(&d->cache, &d->resident, host_cache_budget(cache, machine_cgroup_memory(), machine_memory()));
         if (cache > 0) {
-                log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
+                char budget[SIZE_TEXT];
+                log_info("host cache: %s%s", size_text(budget, d->cache.budget),
                          cache > d->cache.budget
                                  ? ", half of what the machine or the cgroup allows: less than configured"
                                  : "");

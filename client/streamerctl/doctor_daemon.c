@@ -178,19 +178,22 @@ static void check_memlock(struct doctor *d)
 static void check_memory(struct doctor *d)
 {
         const json_t *m = machine_of(d);
-        char limit[HUMAN_MAX], wanted[HUMAN_MAX];
+        char limit[HUMAN_MAX], wanted[HUMAN_MAX], all[HUMAN_MAX];
         uint64_t bytes = json_u64(doctor_device(d, "kind", "host"), "budget") +
                          json_u64(json_object_get(d->facts, "ring"), "bytes");
         human_size(limit, json_u64(m, "cgroup_memory"));
+        human_size(all, json_u64(m, "memory"));
         human_size(wanted, bytes);
-        if (!has(m, "cgroup_memory"))
-                doctor_add(d, FINDING_OK, "memory", NULL, "no cgroup limit; staging ring and host budget: %s", wanted);
-        else if (json_u64(m, "cgroup_memory") >= bytes)
-                doctor_add(d, FINDING_OK, "memory", NULL, "cgroup limit %s; staging ring and host budget: %s", limit,
-                           wanted);
-        else
+        if (has(m, "cgroup_memory") && json_u64(m, "cgroup_memory") < bytes)
                 doctor_add(d, FINDING_FAIL, "memory", "raise the container's memory limit, or lower the host budget",
                            "cgroup limit %s is less than staging ring and host budget, %s", limit, wanted);
+        else if (has(m, "memory") && json_u64(m, "memory") < bytes)
+                doctor_add(d, FINDING_FAIL, "memory", "lower the host budget",
+                           "this machine's memory of %s is less than staging ring and host budget, %s", all, wanted);
+        else
+                doctor_add(d, FINDING_OK, "memory", NULL, "%s %s; staging ring and host budget: %s",
+                           has(m, "cgroup_memory") ? "cgroup limit" : "no cgroup limit, memory",
+                           has(m, "cgroup_memory") ? limit : all, wanted);
 }
 
 static void check_state(struct doctor *d)
@@ -201,6 +204,33 @@ static void check_state(struct doctor *d)
                            "%s: the next run will not restore what is resident", json_str(state, "error"));
         else if (state)
                 doctor_add(d, FINDING_OK, "state", NULL, "%s: written", json_str(state, "folder"));
+}
+
+/* ---- what is to be resident ---- */
+
+static void check_desired_list(struct doctor *d, const json_t *models, const char *check)
+{
+        const json_t *row;
+        size_t i, failed = 0;
+        for (i = 0; (row = json_array_get(models, i)); i++) {
+                const char *name = json_str(row, "name")[0] ? json_str(row, "name") : json_str(row, "source");
+                if (strcmp(json_str(row, "state"), "failed") != 0)
+                        continue;
+                failed++;
+                doctor_add(d, FINDING_FAIL, check, "see 'streamerctl status' and the daemon's log; it is retried",
+                           "%s: %s", name, json_str(row, "error"));
+        }
+        if (i > 0 && failed == 0)
+                doctor_add(d, FINDING_OK, check, NULL, "%zu model%s, none has failed", i, i == 1 ? "" : "s");
+}
+
+static void check_desired(struct doctor *d)
+{
+        json_auto_t *status = NULL;
+        if (ask(d->ctl->client, "status", json_object(), &status) != 0)
+                return;
+        check_desired_list(d, json_object_get(status, "preload"), "preload");
+        check_desired_list(d, json_object_get(status, "restoring"), "restoring");
 }
 
 /* ---- pages ---- */
@@ -308,6 +338,7 @@ void daemon_check(struct doctor *d)
         check_memlock(d);
         check_memory(d);
         check_state(d);
+        check_desired(d);
         check_pages(d);
         check_runtime(d);
         check_devices(d);

@@ -163,8 +163,10 @@ void self_check_cuda(struct doctor *d)
                 check_visible(d, uuids);
         else if (why[0] == '\0')
                 doctor_add(d, FINDING_OK, "visible", NULL, "this process sees %zu GPUs", json_array_size(uuids));
+        else if (!d->facts)
+                doctor_add(d, FINDING_OK, "visible", NULL, "this process uses no CUDA: %s", why);
         else
-                doctor_add(d, needed ? FINDING_FAIL : FINDING_WARN, "visible",
+                doctor_add(d, FINDING_FAIL, "visible",
                            "start the container with the NVIDIA runtime; see nvidia-smi -L and CUDA_VISIBLE_DEVICES",
                            "this process cannot use CUDA: %s (CUDA_VISIBLE_DEVICES is %s)", why, visible_devices());
 }

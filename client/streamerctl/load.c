@@ -275,6 +275,23 @@ static void print_plan(const json_t *plan)
                 print_plan_of(device);
 }
 
+static bool is_refused(const json_t *plan)
+{
+        return !json_bool(plan, "resident") && strcmp(json_str(plan, "admission"), "blocked") == 0;
+}
+
+/* The code that the load would end with: replicas fail on their own, ranks together. */
+static int outcome_of(const struct ctl *ctl, const json_t *plan)
+{
+        size_t refused = 0, n = json_array_size(json_object_get(plan, "devices"));
+        for (size_t i = 0; i < n; i++)
+                refused += is_refused(json_array_get(json_object_get(plan, "devices"), i));
+        if (ctl->queue || (refused == 0 && (n > 0 || !is_refused(plan))))
+                return 0;
+        bool all = refused == n || (ctl->layout && strcmp(ctl->layout, "rank") == 0);
+        return all ? STREAMER_ENOMEM : STREAMER_EFAILED;
+}
+
 static int dry_run(struct ctl *ctl, const char *source)
 {
         json_auto_t *reply = NULL;
@@ -284,12 +301,17 @@ static int dry_run(struct ctl *ctl, const char *source)
         json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*, s:b}", "source", source, "dry_run", 1,
                                  "devices", list, "name", ctl->name, "verify", ctl->verify, "layout", ctl->layout,
                                  "pattern", ctl->pattern, "no_evict", ctl->no_evict);
-        int rc = ctl_query(ctl, "load", args, ctl->name ? ctl->name : source, &reply);
-        if (reply && ctl->quiet)
+        int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : source, &reply);
+        if (rc != 0)
+                return rc;
+        if (ctl->format == FORMAT_JSON)
+                ctl_print_json(reply);
+        else if (ctl->quiet)
                 ctl_print_name(json_str(reply, "name"));
-        else if (reply)
+        else
                 print_plan(reply);
-        return rc;
+        rc = outcome_of(ctl, reply);
+        return rc == 0 ? 0 : ctl_error(ctl, rc, json_str(reply, "name"), "the load would fail: insufficient memory");
 }
 
 int verb_load(struct ctl *ctl)

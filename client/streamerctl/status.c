@@ -142,6 +142,16 @@ void print_metrics(const struct ctl *ctl, const json_t *reply)
 
 /* ---- ps ---- */
 
+/* Of a process in a PID namespace that the daemon does not see, what the client says of itself. */
+static void add_command(struct table *t, const json_t *lease, const char *key)
+{
+        const char *client = json_str(lease, "client");
+        if (json_str(lease, key)[0])
+                add_text(t, lease, key);
+        else
+                table_addf(t, "%.*s", (int)strcspn(client, " "), client);
+}
+
 static const struct column lease_columns[] = {
         {">ID", "id", add_number, COLUMN_KEEP},
         {"MODEL", "model", add_text, COLUMN_KEEP},
@@ -149,11 +159,26 @@ static const struct column lease_columns[] = {
         {"DEVICE", "device", add_text, 5},
         {">PID", "pid", add_number, COLUMN_KEEP},
         {">UID", "uid", add_number, 2},
-        {"COMMAND", "comm", add_text, 1},
+        {"COMMAND", "comm", add_command, 1},
         {">SIZE", "bytes", add_size, 4},
         {">AGE", "age_ns", add_time, 3},
         {"ORPHAN", "orphan", add_yes_no, 7},
         {"QUARANTINED", "quarantined", add_yes_no, 8},
+};
+
+static const struct column lease_wide_columns[] = {
+        {">ID", "id", add_number, COLUMN_KEEP},
+        {"MODEL", "model", add_text, COLUMN_KEEP},
+        {">GEN", "generation", add_number, 6},
+        {"DEVICE", "device", add_text, 5},
+        {">PID", "pid", add_number, COLUMN_KEEP},
+        {">UID", "uid", add_number, 2},
+        {"COMMAND", "comm", add_command, 1},
+        {">SIZE", "bytes", add_size, 4},
+        {">AGE", "age_ns", add_time, 3},
+        {"ORPHAN", "orphan", add_yes_no, 7},
+        {"QUARANTINED", "quarantined", add_yes_no, 8},
+        {"CLIENT", "client", add_text, COLUMN_KEEP},
 };
 
 /* By id, or by the model's name. */
@@ -186,7 +211,10 @@ static void print_leases(const struct ctl *ctl, const json_t *leases)
 {
         const json_t *lease;
         if (!ctl->quiet) {
-                columns_print(leases, COLUMNS(lease_columns), ctl->format == FORMAT_WIDE, NULL);
+                if (ctl->format == FORMAT_WIDE)
+                        columns_print(leases, COLUMNS(lease_wide_columns), true, NULL);
+                else
+                        columns_print(leases, COLUMNS(lease_columns), false, NULL);
                 return;
         }
         for (size_t i = 0; (lease = json_array_get(leases, i)); i++)

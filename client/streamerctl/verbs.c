@@ -53,7 +53,7 @@ const struct verb verbs[] = {
                   FLAG_PRIORITY, AT(priority)},
                  {"--drain-timeout", "DURATION", "unload the generation that it replaces by force after so long",
                   FLAG_DURATION, AT(drain_timeout_ms)},
-                 {"--dry-run", NULL, "print what would be loaded, whether it fits, and what would be evicted",
+                 {"--dry-run", NULL, "print what would be loaded, whether it fits, and what would be evicted; its exit code",
                   FLAG_BOOL, AT(dry_run)}),
          .waits = true,
          .summary = "Load models and wait until they are ready",
@@ -254,7 +254,8 @@ const struct verb verbs[] = {
          .about = "Compares the daemon's limits and capabilities with this process, loads a small built-in model\n"
                   "on each device, attaches to it and reads it back. Each line is ok, warn or\n"
                   "fail, with advice. Without a daemon it checks only this side.\n"
-                  "Exit code 0: nothing failed; 1: a check failed; 4: the daemon cannot be reached.",
+                  "Exit code 0: nothing failed; 1: a check failed; 4: the daemon cannot be reached;\n"
+                  "8: permission to its socket is denied.",
          .examples = "streamerctl doctor\n"
                      "streamerctl doctor --json | jq '.checks[] | select(.result != \"ok\")'"},
         {.name = "help", .args = "[VERB]", .max_args = 1, .run = verb_help, .offline = true,

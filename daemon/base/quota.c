@@ -57,20 +57,34 @@ int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enu
         return 0;
 }
 
+#define AMOUNT_TEXT 24
+
+/* "12", or of bytes "1.5 GiB". */
+static void amount_text(char out[AMOUNT_TEXT], enum quota_slot slot, uint64_t amount)
+{
+        if (slot == QUOTA_BYTES)
+                size_text(out, amount);
+        else
+                snprintf(out, AMOUNT_TEXT, "%" PRIu64, amount);
+}
+
 static int check_limit(uid_t uid, enum quota_slot slot, uint64_t held, uint64_t amount,
                        const struct quota_limits *limits, struct error *error)
 {
         uint64_t max = limits->max[slot];
-        char rule[sizeof(limits->rule)], more[64] = "";
+        char rule[sizeof(limits->rule)], more[64] = "", has[AMOUNT_TEXT], most[AMOUNT_TEXT], needed[AMOUNT_TEXT];
         if (held <= max && amount <= max - held)
                 return 0;
         snprintf(rule, sizeof(rule), "%s", limits->rule);
         if (limits->usual[slot])
                 snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
+        amount_text(has, slot, held);
+        amount_text(most, slot, max);
+        amount_text(needed, slot, amount);
         if (amount > 1)
-                snprintf(more, sizeof(more), ", and %" PRIu64 " more are needed", amount);
-        return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s%s (%s)", (unsigned)uid, held,
-                         max, slots[slot].text, more, rule);
+                snprintf(more, sizeof(more), ", and %s more %s needed", needed, slot == QUOTA_BYTES ? "is" : "are");
+        return error_set(error, STREAMER_ELIMIT, "uid %u has %s of %s %s%s (%s)", (unsigned)uid, has, most,
+                         slots[slot].text, more, rule);
 }
 
 int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,

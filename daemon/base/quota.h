@@ -18,7 +18,7 @@
         X(LEASES,      "leases",      "leases") \
         X(LOADS,       "loads",       "loads under way") \
         X(MODELS,      "models",      "models and further names") \
-        X(BYTES,       "bytes",       "bytes of models it loaded")
+        X(BYTES,       "bytes",       "of models it loaded")
 // clang-format on
 
 /* Shares of what all users use, which follow from other settings (serve/access/shares.h). */

@@ -110,6 +110,20 @@ static inline bool same_text(const char *a, const char *b)
                 asprintf(&text_, __VA_ARGS__) >= 0 ? text_ : NULL;                                                     \
         })
 
+#define SIZE_TEXT 16
+
+/* "1.5 GiB", "12 B": with streamerctl's units. Returns out. */
+static inline char *size_text(char out[SIZE_TEXT], uint64_t bytes)
+{
+        static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+        double v = (double)bytes;
+        size_t unit = 0;
+        for (; v >= 1024 && unit < ARRAY_SIZE(units) - 1; unit++)
+                v /= 1024;
+        snprintf(out, SIZE_TEXT, "%.*f %s", unit > 0, v, units[unit]);
+        return out;
+}
+
 /* Appends to the text as snprintf() does; the result is truncated to size. */
 __attribute__((format(printf, 3, 4))) static inline void format_append(char *text, size_t size, const char *format, ...)
 {

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 
 /* Entries of this type, with these fields. */
@@ -59,6 +60,16 @@ static int set_budget(void *field, const char *text, char why[SETTING_WHY])
         return 0;
 }
 
+static void budget_text(const void *field, char *out, size_t size)
+{
+        const struct config_device *device = container_of(field, const struct config_device, budget);
+        char text[SETTING_NUMBER_TEXT];
+        if (device->budget_percent != 0)
+                snprintf(out, size, "%u%%", device->budget_percent);
+        else
+                snprintf(out, size, "%s", config_size_text(device->budget, text));
+}
+
 static int set_prefault(void *field, const char *text, char why[SETTING_WHY])
 {
         if (strcmp(text, "auto") == 0)
@@ -66,6 +77,13 @@ static int set_prefault(void *field, const char *text, char why[SETTING_WHY])
         else if (config_parse_size(text, field) < 0)
                 return setting_wrong(why, "'%.40s' is not auto or a size (bytes, or with KiB, MiB, GiB, TiB)", text);
         return 0;
+}
+
+static void prefault_text(const void *field, char *out, size_t size)
+{
+        char text[SETTING_NUMBER_TEXT];
+        uint64_t bytes = *(const uint64_t *)field;
+        snprintf(out, size, "%s", bytes == PREFAULT_AUTO ? "auto" : config_size_text(bytes, text));
 }
 
 static const char *const page_words[] = {[HOST_PAGES_AUTO] = "auto",
@@ -80,9 +98,9 @@ static const char *const handle_words[] = {
 static const struct setting device_fields[] = {
         {"device", SETTING_TEXT, F(name), .check = check_device_name},
         {"budget", SETTING_OWN, offsetof(struct config_device, budget), sizeof(uint64_t) + sizeof(unsigned), "90%",
-         .set = set_budget},
+         .set = set_budget, .text = budget_text},
         {"pages", SETTING_WORD, F(pages), .words = page_words},
-        {"prefaulted", SETTING_OWN, F(prefault), "auto", .set = set_prefault},
+        {"prefaulted", SETTING_OWN, F(prefault), "auto", .set = set_prefault, .text = prefault_text},
         {"handles", SETTING_WORD, F(handles), .words = handle_words},
 };
 #undef F
@@ -145,12 +163,9 @@ static int check_origin_text(const char *text, char why[SETTING_WHY])
 }
 
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct web_host, name)
-static const struct setting host_fields[] = {{F(host), .check = check_origin_text},
-                                             {F(token)},
-                                             {F(token_file)},
-                                             {F(user)},
-                                             {F(password)},
-                                             {F(password_file)}};
+static const struct setting host_fields[] = {
+        {F(host), .check = check_origin_text}, {F(token), .secret = true}, {F(token_file)}, {F(user)},
+        {F(password), .secret = true},         {F(password_file)}};
 #undef F
 
 static int check_host(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
@@ -184,6 +199,12 @@ static int set_unsigned(void *field, const char *text, char why[SETTING_WHY])
         return s3->is_unsigned || s3->is_signed ? 0 : setting_wrong(why, "neither true nor false");
 }
 
+static void unsigned_text(const void *field, char *out, size_t size)
+{
+        const struct s3_endpoint_opts *s3 = container_of(field, const struct s3_endpoint_opts, is_unsigned);
+        snprintf(out, size, "%s", s3->is_unsigned ? "true" : s3->is_signed ? "false" : "");
+}
+
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct s3_endpoint_opts, name)
 static const struct setting s3_fields[] = {
         {F(source)},
@@ -191,13 +212,13 @@ static const struct setting s3_fields[] = {
         {F(region)},
         {F(ca)},
         {F(profile)},
-        {F(access_key)},
-        {F(secret_key)},
-        {F(session_token)},
+        {F(access_key), .secret = true},
+        {F(secret_key), .secret = true},
+        {F(session_token), .secret = true},
         {"addressing", SETTING_WORD, SETTING_FIELD(struct s3_endpoint_opts, addressing),
          .words = setting_addressing_words},
-        {"unsigned", SETTING_OWN, offsetof(struct s3_endpoint_opts, is_unsigned), 2 * sizeof(bool),
-         .set = set_unsigned},
+        {"unsigned", SETTING_OWN, offsetof(struct s3_endpoint_opts, is_unsigned), 2 * sizeof(bool), .set = set_unsigned,
+         .text = unsigned_text},
 };
 #undef F
 
@@ -336,12 +357,26 @@ static int set_group(void *id, const char *value, char why[SETTING_WHY])
         return set_id(id, value, find_group, "group", why);
 }
 
+static void id_text(const void *field, char *out, size_t size)
+{
+        uint32_t id = *(const uint32_t *)field;
+        if (id == ROLE_ANYONE)
+                snprintf(out, size, "\"*\"");
+        else
+                snprintf(out, size, "%" PRIu32, id);
+}
+
 static int set_role_root(void *root, const char *value, char why[SETTING_WHY])
 {
         struct error error = {0};
         if (setting_check_absolute(value, why) < 0)
                 return -1;
         return source_canonical(value, root, &error) == 0 ? 0 : setting_wrong(why, "%.150s", error.text);
+}
+
+static void role_root_text(const void *field, char *out, size_t size)
+{
+        snprintf(out, size, "%s", *(char *const *)field);
 }
 
 static int check_bucket(const char *value, char why[SETTING_WHY])
@@ -361,20 +396,25 @@ static int set_role(void *member, const char *value, char why[SETTING_WHY])
         return 0;
 }
 
-static const struct setting user_fields[] = {{NULL, SETTING_OWN, .set = set_user}};
-static const struct setting group_fields[] = {{NULL, SETTING_OWN, .set = set_group}};
-static const struct setting role_root_fields[] = {{NULL, SETTING_OWN, .set = set_role_root}};
+static void role_text(const void *field, char *out, size_t size)
+{
+        snprintf(out, size, "%s", role_name(*(const enum role *)field));
+}
+
+static const struct setting user_fields[] = {{NULL, SETTING_OWN, .set = set_user, .text = id_text}};
+static const struct setting group_fields[] = {{NULL, SETTING_OWN, .set = set_group, .text = id_text}};
+static const struct setting role_root_fields[] = {{NULL, SETTING_OWN, .set = set_role_root, .text = role_root_text}};
 static const struct setting bucket_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_bucket}};
 static const struct setting_list users = {ENTRIES(user_fields, uint32_t), .max = IDS_MAX};
 static const struct setting_list groups = {ENTRIES(group_fields, uint32_t), .max = IDS_MAX};
-static const struct setting_list role_roots = {ENTRIES(role_root_fields, char *)};
-static const struct setting_list buckets = {ENTRIES(bucket_fields, char *)};
+static const struct setting_list role_roots = {ENTRIES(role_root_fields, char *), .may_be_empty = true};
+static const struct setting_list buckets = {ENTRIES(bucket_fields, char *), .may_be_empty = true};
 
 enum { RULE_ROLE, RULE_USERS, RULE_GROUPS, RULE_ROOTS, RULE_BUCKETS, RULE_QUOTAS };
 
 #define F(name) SETTING_FIELD(struct role_rule, name)
 static const struct setting rule_fields[] = {
-        [RULE_ROLE] = {"role", SETTING_OWN, F(role), .set = set_role},
+        [RULE_ROLE] = {"role", SETTING_OWN, F(role), .set = set_role, .text = role_text},
         [RULE_USERS] = {"users", SETTING_LIST, F(users), .list = &users},
         [RULE_GROUPS] = {"groups", SETTING_LIST, F(groups), .list = &groups},
         [RULE_ROOTS] = {"roots", SETTING_LIST, F(roots), .list = &role_roots},

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verb `config` has a row for each key, and for each root and device.
+ * The verb `config` has a row for each key, and for each entry of a list.
  */
 #include "daemon/config/reload.h"
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
-#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/config/setting.h"
 #include "daemon/serve/monitor/monitor.h"
@@ -54,36 +53,38 @@ static void put_row(const struct config *config, struct items *rows, const struc
                   kstr("from", from));
 }
 
-/* Roots and devices are listed; of other lists, the number. */
-static void put_list(const struct config *config, struct items *rows, const struct setting *setting)
+/* "host=90%", as on the command line. */
+static void device_text(const struct config_device *device, char *text, size_t size)
 {
-        char text[256];
-        if (setting->list != &list_roots && setting->list != &list_devices) {
-                snprintf(text, sizeof(text), "%zu", setting_list_n(setting, config));
-                put_row(config, rows, setting, text);
-        }
-        for (size_t i = 0; setting->list == &list_roots && i < config->n_roots; i++)
-                put_row(config, rows, setting, config->roots[i]);
-        for (size_t i = 0; setting->list == &list_devices && i < config->n_devices; i++) {
-                const struct config_device *device = &config->devices[i];
-                const char *mark = device->optional ? "?" : "";
-                if (device->budget_percent != 0)
-                        snprintf(text, sizeof(text), "%.200s%s=%u%%", device->name, mark, device->budget_percent);
-                else
-                        snprintf(text, sizeof(text), "%.200s%s=%" PRIu64, device->name, mark, device->budget);
-                put_row(config, rows, setting, text);
-        }
+        char budget[SETTING_NUMBER_TEXT];
+        const char *mark = device->optional ? "?" : "";
+        if (device->budget_percent != 0)
+                snprintf(text, size, "%.200s%s=%u%%", device->name, mark, device->budget_percent);
+        else
+                snprintf(text, size, "%.200s%s=%s", device->name, mark, config_size_text(device->budget, budget));
 }
 
-/* A secret is redacted, but for the name of its location. */
+/* A row for each entry. */
+static void put_list(const struct config *config, struct items *rows, const struct setting *setting)
+{
+        size_t n = setting_list_n(setting, config);
+        for (size_t i = 0; i < n; i++) {
+                char text[SETTING_ENTRY_TEXT];
+                if (setting->list == &list_devices)
+                        device_text(&config->devices[i], text, sizeof(text));
+                else
+                        setting_entry_text(setting, config, i, text);
+                put_row(config, rows, setting, text);
+        }
+        if (n == 0)
+                put_row(config, rows, setting, "[]");
+}
+
 static void put_value(const struct config *config, struct items *rows, const struct setting *setting)
 {
-        cleanup_free char *value = setting_text(setting, config);
-        cleanup_free char *redacted = value != NULL ? redact_source_new(value) : NULL;
-        if (redacted == NULL)
-                return;
-        bool is_secret = setting->secret && filled(value) != NULL && !secret_is_reference(value);
-        put_row(config, rows, setting, is_secret ? "(redacted)" : redacted);
+        cleanup_free char *value = setting_shown(setting, config);
+        if (value != NULL)
+                put_row(config, rows, setting, value);
 }
 
 static void describe(const struct reload *r, struct items *rows)

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <strings.h>
 
 const char *const setting_bool_words[] = {"false", "true", NULL};
@@ -57,21 +58,26 @@ int config_parse_size(const char *text, uint64_t *bytes)
 }
 
 /* In the largest unit that divides it; a size below a MiB in bytes, and a duration below an hour in seconds. */
-static const char *written(enum setting_kind kind, uint64_t value, char out[24])
+static const char *written(enum setting_kind kind, uint64_t value, char out[SETTING_NUMBER_TEXT])
 {
         const struct unit *units = kind == SETTING_SIZE ? sizes : durations;
         for (size_t i = 0; kind != SETTING_NUMBER && value > 0 && i < ARRAY_SIZE(durations); i++)
                 if (value % units[i].factor == 0 && units[i].factor != KiB && units[i].factor != 60 * SECOND) {
-                        snprintf(out, 24, "%" PRIu64 "%s", value / units[i].factor, units[i].name);
+                        snprintf(out, SETTING_NUMBER_TEXT, "%" PRIu64 "%s", value / units[i].factor, units[i].name);
                         return out;
                 }
-        snprintf(out, 24, "%" PRIu64 "%s", value, kind == SETTING_DURATION ? "s" : "");
+        snprintf(out, SETTING_NUMBER_TEXT, "%" PRIu64 "%s", value, kind == SETTING_DURATION ? "s" : "");
         return out;
+}
+
+const char *config_size_text(uint64_t bytes, char out[SETTING_NUMBER_TEXT])
+{
+        return written(SETTING_SIZE, bytes, out);
 }
 
 static int parse_number(const struct setting *setting, const char *text, uint64_t *value, char why[SETTING_WHY])
 {
-        char from[24], to[24];
+        char from[SETTING_NUMBER_TEXT], to[SETTING_NUMBER_TEXT];
         if (setting->kind == SETTING_DURATION && parse_with_unit(text, durations, ARRAY_SIZE(durations), value) < 0)
                 return setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
         if (setting->kind == SETTING_SIZE && config_parse_size(text, value) < 0)
@@ -230,10 +236,16 @@ void setting_deinit(const struct setting *setting, void *base)
 
 char *setting_text(const struct setting *setting, const void *base)
 {
-        char number[24];
+        char number[SETTING_NUMBER_TEXT];
         if (setting->kind == SETTING_TEXT)
                 return strdup(*(char *const *)((const char *)base + setting->offset) ?: "");
         const void *field = (const char *)base + setting->offset;
+        if (setting->kind == SETTING_OWN) {
+                char text[PATH_MAX];
+                require(setting->text != NULL);
+                setting->text(field, text, sizeof(text));
+                return strdup(text);
+        }
         uint64_t value = setting->size == 1   ? *(const uint8_t *)field
                          : setting->size == 4 ? *(const uint32_t *)field
                                               : *(const uint64_t *)field;
@@ -245,8 +257,75 @@ bool setting_equal(const struct setting *setting, const void *a, const void *b)
         const char *x = (const char *)a + setting->offset, *y = (const char *)b + setting->offset;
         if (setting->kind == SETTING_LIST)
                 return lists_equal(setting, a, b);
-        return setting->kind == SETTING_TEXT ? same_text(*(char *const *)x, *(char *const *)y)
+        /* "" in the file says what its absence says. */
+        return setting->kind == SETTING_TEXT ? same_text(filled(*(char *const *)x), filled(*(char *const *)y))
                                              : memcmp(x, y, setting->size) == 0;
+}
+
+/* ---- for people ---- */
+
+char *setting_shown(const struct setting *setting, const void *base)
+{
+        cleanup_free char *value = setting_text(setting, base);
+        if (value != NULL && setting->secret && filled(value) != NULL && !secret_is_reference(value))
+                return strdup("(redacted)");
+        return value != NULL ? redact_source_new(value) : NULL;
+}
+
+/* Of a list, that is whether it has entries; of words and numbers, that it is not zero. */
+static bool is_set(const struct setting *setting, const void *base)
+{
+        static const char zeros[sizeof(uint64_t)];
+        const char *field = (const char *)base + setting->offset;
+        if (setting->kind == SETTING_LIST)
+                return setting_list_n(setting, base) > 0 ||
+                       (setting->list->may_be_empty && *(const bool *)(field + sizeof(struct array)));
+        if (setting->kind == SETTING_TEXT)
+                return filled(*(char *const *)field) != NULL;
+        require(setting->kind == SETTING_OWN || setting->size <= sizeof(zeros));
+        return setting->kind == SETTING_OWN || memcmp(field, zeros, setting->size) != 0;
+}
+
+static void append_entry(const struct setting_list *list, const void *entry, char text[SETTING_ENTRY_TEXT]);
+
+static void append_field(const struct setting *field, const void *base, char text[SETTING_ENTRY_TEXT])
+{
+        if (field->kind != SETTING_LIST) {
+                cleanup_free char *value = setting_shown(field, base);
+                format_append(text, SETTING_ENTRY_TEXT, "%s", value ?: "");
+                return;
+        }
+        format_append(text, SETTING_ENTRY_TEXT, "[");
+        for (size_t i = 0; i < setting_list_n(field, base); i++) {
+                format_append(text, SETTING_ENTRY_TEXT, "%s", i > 0 ? ", " : "");
+                append_entry(field->list, entry_of(field, base, i), text);
+        }
+        format_append(text, SETTING_ENTRY_TEXT, "]");
+}
+
+static void append_entry(const struct setting_list *list, const void *entry, char text[SETTING_ENTRY_TEXT])
+{
+        const char *separator = "{ ";
+        if (list->fields[0].key == NULL) {
+                append_field(&list->fields[0], entry, text);
+                return;
+        }
+        for (size_t i = 0; i < list->n_fields; i++) {
+                const struct setting *field = &list->fields[i];
+                cleanup_free char *own = field->kind == SETTING_OWN ? setting_text(field, entry) : NULL;
+                if (!is_set(field, entry) || (field->kind == SETTING_OWN && filled(own) == NULL))
+                        continue;
+                format_append(text, SETTING_ENTRY_TEXT, "%s%s: ", separator, field->key);
+                append_field(field, entry, text);
+                separator = ", ";
+        }
+        format_append(text, SETTING_ENTRY_TEXT, " }");
+}
+
+void setting_entry_text(const struct setting *setting, const void *base, size_t i, char text[SETTING_ENTRY_TEXT])
+{
+        text[0] = '\0';
+        append_entry(setting->list, entry_of(setting, base, i), text);
 }
 
 /* ---- the table ---- */

@@ -32,7 +32,8 @@ struct setting {
         int (*check)(const char *text,
                      char why[SETTING_WHY]); /* of TEXT: 0, or -1 with a phrase in why; NULL: any text */
         int (*set)(void *field, const char *text, char why[SETTING_WHY]); /* of OWN, likewise */
-        bool secret; /* not shown, unless it is the name of a location */
+        void (*text)(const void *field, char *out, size_t size); /* of OWN, in an entry: the reverse; "" if not set */
+        bool secret;                                             /* not shown, unless it is the name of a location */
         const struct setting_list *list;
         /* flag: without "--". argument: in --help; DIR, FILE and PATH are completed to paths; NULL: takes none. */
         const char *flag, *argument, *help;
@@ -46,6 +47,7 @@ struct setting_list {
         size_t max;        /* entries; 0: SETTING_LIST_MAX */
         const char *takes; /* for messages, where an entry has neither form; NULL: keys */
         size_t line;       /* offset of an unsigned in the entry, its line in the file; 0: none */
+        bool may_be_empty; /* a bool follows the length: that the list is given, which has a meaning if it is empty */
         int (*set_word)(void *entry, const char *text, char why[SETTING_WHY]); /* an entry as one word; NULL */
         /* A complete entry, the last of the array; `given`: a bit for each field. 0, or -1 with a phrase in why. */
         int (*check)(struct config *config, void *entry, unsigned given, char why[SETTING_WHY]);
@@ -81,6 +83,13 @@ size_t setting_list_n(const struct setting *setting, const void *base);
 /* A new last entry with its defaults; NULL with a phrase in why. */
 void *setting_list_append(const struct setting *setting, void *base, char why[SETTING_WHY]);
 
+/* Entry i as it would be written in the file, "{ role: load, users: [1001] }", without fields that are not set; secrets
+ * and queries are redacted. Cut at SETTING_ENTRY_TEXT - 1 bytes. */
+#define SETTING_ENTRY_TEXT 640
+void setting_entry_text(const struct setting *setting, const void *base, size_t i, char text[SETTING_ENTRY_TEXT]);
+/* A value for people: redacted if it is a secret that names no location. The caller's to free; NULL: no memory. */
+char *setting_shown(const struct setting *setting, const void *base);
+
 /* ---- for set() and check() ---- */
 
 /* A phrase in why. -1. */
@@ -89,6 +98,9 @@ __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], c
 /* Once all roots are known: a rule's must be below one of the daemon's. */
 int access_check_roots(const struct config *config, struct error *error);
 
+#define SETTING_NUMBER_TEXT 24
+/* "8GiB", as config_parse_size() reads it. Returns out. */
+const char *config_size_text(uint64_t bytes, char out[SETTING_NUMBER_TEXT]);
 /* "8GiB", "512MiB", "4096": 0 or -1 (syntax, overflow). */
 int config_parse_size(const char *text, uint64_t *bytes);
 int setting_check_absolute(const char *text, char why[SETTING_WHY]); /* of a path */

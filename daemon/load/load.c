@@ -8,6 +8,7 @@
  */
 #include "daemon/load/load_private.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
 #include "daemon/io/file/file_version.h"
 #include "daemon/io/http/http.h"
@@ -154,8 +155,9 @@ static bool is_refused(struct load_target *target)
         if (target->step_error.code != STREAMER_ENOMEM || target->device->ops->ceiling == NULL ||
             load->retries == RETRIES_MAX)
                 return false;
-        log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name, target->device->name,
-                 target->generation->charged);
+        char size[SIZE_TEXT];
+        log_info("%s: %s: refused %s that fits its budget: retrying", load->name, target->device->name,
+                 size_text(size, target->generation->charged));
         return true;
 }
 

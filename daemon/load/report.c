@@ -6,6 +6,7 @@
  */
 #include "daemon/load/load_private.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/text/secret.h"
@@ -90,6 +91,7 @@ static void report_shared(const struct load *load, const char *source, const cha
 /* Counted once for all devices. */
 static void report_loaded(const struct load *load, const char *source, const char *devices)
 {
+        char size[SIZE_TEXT];
         uint64_t bytes = 0, tensors = 0, read_ns = 0, capacity_ns = 0, ns = load->ended_ns - load->started_ns;
         enum metric_source kind = metric_source_of(load->source);
         load_each_part (part, load) {
@@ -122,9 +124,8 @@ static void report_loaded(const struct load *load, const char *source, const cha
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
                              LOG_TEXT("device", devices), LOG_NUMBER("bytes", bytes), LOG_NUMBER("load_ns", ns),
                              LOG_NUMBER("read_busy_percent", busy), LOG_TEXT("source_kind", metric_source_name(kind))),
-                  "%s: ready, generation %" PRIu64 ", %" PRIu64 " bytes, %" PRIu64
-                  " tensors, %.3f s, %.2f GiB/s%s (%s)",
-                  load->name, load->number, bytes, tensors, seconds,
+                  "%s: ready, generation %" PRIu64 ", %s, %" PRIu64 " tensors, %.3f s, %.2f GiB/s%s (%s)", load->name,
+                  load->number, size_text(size, bytes), tensors, seconds,
                   seconds > 0 ? (double)bytes / (double)GiB / seconds : 0.0, reads, source);
 }
 

@@ -7,6 +7,7 @@
  */
 #include "daemon/publish/publication.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/io/http/http.h"
@@ -361,8 +362,9 @@ static void publish(struct publication *p)
                 end(p, &p->error);
                 return;
         }
-        log_info("%s: generation %" PRIu64 " published by uid %u: %" PRIu64 " bytes in %u segments of %s", p->name,
-                 g->number, (unsigned)p->caller.uid, g->data_bytes, g->n_segments, g->device->name);
+        char size[SIZE_TEXT];
+        log_info("%s: generation %" PRIu64 " published by uid %u: %s in %u segments of %s", p->name, g->number,
+                 (unsigned)p->caller.uid, size_text(size, g->data_bytes), g->n_segments, g->device->name);
         generation_ready(g);
         end(p, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/resident/model.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
 
 #include <inttypes.h>
@@ -324,7 +325,9 @@ static void release_done(struct work *work)
         if (g->state == GENERATION_REVOKED)
                 g->device->quarantined -= g->charged;
         generation_uncharge(g);
-        if (g->manifest.fd < 0)
+        if (g->manifest.fd < 0 && g->left_in_store)
+                log_info("%s: generation %" PRIu64 " stays in the fd store", generation_name(g), g->number);
+        else if (g->manifest.fd < 0)
                 log_event(LOG_LEVEL_INFO, LOG_MODEL_FREED,
                           LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
                                      LOG_TEXT("device", g->device->name)),
@@ -464,10 +467,11 @@ void generation_revoke(struct generation *generation)
 {
         generation_set_state(generation, GENERATION_REVOKED);
         generation->device->quarantined += generation->charged;
-        log_warn("%s: generation %" PRIu64 " is revoked from %u lease%s: %" PRIu64 " bytes stay in quarantine until "
-                 "no process maps them",
+        char size[SIZE_TEXT];
+        log_warn("%s: generation %" PRIu64
+                 " is revoked from %u lease%s: %s stays in quarantine until no process maps it",
                  generation_name(generation), generation->number, generation->n_leases,
-                 generation->n_leases == 1 ? "" : "s", generation->charged);
+                 generation->n_leases == 1 ? "" : "s", size_text(size, generation->charged));
         generation_changed(generation);
 }
 

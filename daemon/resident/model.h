@@ -178,6 +178,7 @@ struct generation {
         struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
         bool in_store;                /* it is complete there, and may be the fallback of a name */
         unsigned n_fallbacks;         /* names of newer generations that have it as their fallback */
+        bool left_in_store;           /* the daemon ends, and the store keeps its memory for the next run */
         bool not_stored, full_logged; /* it could not be stored; the lack of capacity was logged */
         bool unchecked;               /* restored, and its bytes have not been compared since */
         bool was_shared;              /* DEVICE_SHARED_WRITABLE: with processes of this user */

@@ -71,6 +71,10 @@ enum metric_label {
         M(DEVICE_QUARANTINED, GAUGE, "streamerd_device_quarantined_bytes", DEVICE, "Bytes of models that were unloaded by force and are still mapped") \
         M(DEVICE_PREFAULTED, GAUGE,   "streamerd_device_prefaulted_bytes",  DEVICE,  "Bytes prefaulted for the next model, in addition to the used ones") \
         M(DEVICE_SMALL_PAGES, GAUGE, "streamerd_device_small_page_bytes",  DEVICE,  "Bytes of models that got 4 KiB pages because the kernel found no huge page") \
+        M(DEVICE_FAILED,   GAUGE,   "streamerd_device_out_of_service",     DEVICE,  "1 if the device's context failed, which a restart of the daemon repairs") \
+        M(DEVICES_ABSENT,  GAUGE,   "streamerd_devices_absent",            NONE,    "Configured optional devices that did not work at start") \
+        M(READY,           GAUGE,   "streamerd_ready",                     NONE,    "1 if /readyz answers 200") \
+        M(DESIRED,         GAUGE,   "streamerd_desired_models",            STATE,   "Models to preload, or to restore since they are pinned, by state") \
         M(COLLAPSE_STOPPED, COUNTER, "streamerd_collapse_stopped_total",   NONE,    "Segments whose remaining pages are small because memory was fragmented") \
         M(MODELS,          GAUGE,   "streamerd_models",                    STATE,   "Generations of models by state") \
         M(LOADS_RUNNING,   GAUGE,   "streamerd_loads_running",             NONE,    "Running and waiting loads") \

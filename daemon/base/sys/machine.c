@@ -227,6 +227,7 @@ void machine_read(struct machine *m)
         m->net_namespace = namespace_of("net");
         m->memlock = limit_of(RLIMIT_MEMLOCK);
         m->files = limit_of(RLIMIT_NOFILE);
+        m->memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
         m->cgroup_memory = machine_cgroup_memory();
         m->cgroup_huge_pages = read_limits(&huge_pages, 0).limit;
         sysfile_number(&m->hugepages, "/proc/sys/vm/nr_hugepages");

@@ -25,6 +25,7 @@ struct machine {
         char kernel[64];                       /* its release */
         uint64_t pid_namespace, net_namespace; /* inodes; 0: not known */
         uint64_t memlock, files;               /* limits in force */
+        uint64_t memory;                       /* of the machine */
         uint64_t cgroup_memory;                /* the tightest limit from here to the root */
         uint64_t cgroup_huge_pages;            /* likewise, of pages of 2 MiB */
         int64_t hugepages;                     /* set aside, and vm.nr_overcommit_hugepages on top; -1: unknown */

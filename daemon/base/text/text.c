@@ -54,14 +54,3 @@ int text_write_fd(int fd, const void *data, size_t size)
         }
         return 0;
 }
-
-char *size_text(char out[SIZE_TEXT], uint64_t bytes)
-{
-        static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-        double v = (double)bytes;
-        size_t unit = 0;
-        for (; v >= 1024 && unit < ARRAY_SIZE(units) - 1; unit++)
-                v /= 1024;
-        snprintf(out, SIZE_TEXT, "%.*f %s", unit > 0, v, units[unit]);
-        return out;
-}

@@ -23,8 +23,3 @@ void text_deinit(struct text *text); /* accepts a zeroed one */
 
 /* All of it; -1 with errno. */
 int text_write_fd(int fd, const void *data, size_t size);
-
-#define SIZE_TEXT 16
-
-/* "1.5 GiB", "12 B": with streamerctl's units. Returns out. */
-char *size_text(char out[SIZE_TEXT], uint64_t bytes);

@@ -14,6 +14,7 @@
  */
 #include "daemon/device/cuda/device_private.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/sys/numa.h"
 
 #include <errno.h>
@@ -114,8 +115,9 @@ static int alloc_failed(struct cuda_device *d, uint64_t size, const char *call, 
         if (e == CUDA_OUT_OF_MEMORY) {
                 d->cuda->api->cudaGetLastError();
                 d->cuda->api->cudaMemGetInfo(&available, &total);
-                return error_set(error, STREAMER_ENOMEM, "%s: %" PRIu64 " bytes needed, %zu of %zu free on the device",
-                                 d->device.name, size, available, total);
+                char needed[SIZE_TEXT], left[SIZE_TEXT], all[SIZE_TEXT];
+                return error_set(error, STREAMER_ENOMEM, "%s: %s needed, %s of %s free on the device", d->device.name,
+                                 size_text(needed, size), size_text(left, available), size_text(all, total));
         }
         cuda_failed(d, call, e, &why);
         if (e != CUDA_NOT_SUPPORTED && e != CUDA_NOT_PERMITTED)

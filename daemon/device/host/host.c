@@ -209,7 +209,10 @@ static void log_fallback(struct host_device *host, int errno_value)
                         "pages",
                         host->thp_allowed ? "transparent huge" : "4 KiB");
         else if (host->thp_allowed)
-                log_info("host: segments use transparent huge pages (the hugetlb pool: %s)", strerror(errno_value));
+                log_info("host: segments use transparent huge pages (%s%s)",
+                         errno_value == ENOMEM ? "the pool of reserved ones, vm.nr_hugepages, has too few"
+                                               : "the pool of reserved ones: ",
+                         errno_value == ENOMEM ? "" : strerror(errno_value));
         else
                 log_warn("host: no huge pages, segments use 4 KiB pages (the hugetlb pool: %s; transparent huge pages: "
                          "refused)",

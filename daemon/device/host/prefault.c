@@ -31,6 +31,7 @@
  */
 #include "daemon/device/host/host_private.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/thread/threads.h"
@@ -146,9 +147,10 @@ static bool shed_piece(struct prefault *prefault, uint64_t pool_left)
 
 static void log_short(struct prefault *prefault, const char *why)
 {
+        char bytes[SIZE_TEXT], most[SIZE_TEXT];
         if (!prefault->logged)
-                log_info("host: %" PRIu64 " of %" PRIu64 " bytes are prefaulted, %s", load_relaxed(&prefault->bytes),
-                         prefault->opts.most, why);
+                log_info("host: %s of %s is prefaulted, %s", size_text(bytes, load_relaxed(&prefault->bytes)),
+                         size_text(most, prefault->opts.most), why);
         prefault->logged = true;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "daemon/resident/hostcache/host_cache.h"
 
+#include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
 #include "daemon/resident/digest_check.h"
 #include "daemon/resident/model_set.h"
@@ -29,8 +30,9 @@ static void drop_holders(const struct host_copy *copy)
         list_each_item (struct generation, g, &copy->cache->resident->generations, link) {
                 if (g->copy != copy)
                         continue;
-                log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
-                         g->number, copy->bytes);
+                char size[SIZE_TEXT];
+                log_info("%s: leaves the host cache (generation %" PRIu64 ", %s)", generation_name(g), g->number,
+                         size_text(size, copy->bytes));
                 model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "from the host cache");
         }
 }

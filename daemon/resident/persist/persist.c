@@ -269,9 +269,12 @@ static void persisted_free(struct persisted *persisted)
 static void persisted_end(struct persisted *persisted)
 {
         struct generation *generation = persisted->generation;
+        bool left = persisted->persist->frozen && persisted->state != PERSIST_REMOVING && persisted->error.code == 0;
         persisted_free(persisted);
-        if (generation != NULL)
-                generation_reap_later(generation);
+        if (generation == NULL)
+                return;
+        generation->left_in_store = left;
+        generation_reap_later(generation);
 }
 
 /* ---- the thread's messages ---- */

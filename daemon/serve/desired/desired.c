@@ -632,6 +632,14 @@ bool desired_failed(const struct desired_model *m)
         return m->state == DESIRED_GIVEN_UP || (m->state == DESIRED_WAITING && m->error.code != 0);
 }
 
+const char *desired_state_name(const struct desired_model *m)
+{
+        return desired_failed(m)             ? "failed"
+               : m->state == DESIRED_READY   ? "ready"
+               : m->state == DESIRED_WAITING ? "waiting"
+                                             : "loading";
+}
+
 void desired_title(char out[REDACTED_SOURCE], const struct desired_model *m)
 {
         if (m->named)

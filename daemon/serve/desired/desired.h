@@ -100,6 +100,7 @@ void desired_close(struct desired *desired);
 /* ---- queries ---- */
 
 /* The first of this name that is not READY; NULL: none. */
+const char *desired_state_name(const struct desired_model *model); /* waiting, loading, ready or failed */
 const struct desired_model *desired_find(const struct desired *desired, const char *name);
 /* Whether any of this origin is not READY. */
 bool desired_pending(const struct desired *desired, enum desired_origin origin);

@@ -49,8 +49,20 @@ static void write_device(FILE *out, enum metric metric, const struct tally *tall
                                        {METRIC_DEVICE_QUARANTINED, d->quarantined},
                                        {METRIC_DEVICE_PREFAULTED, prefault_bytes(d->prefault)},
                                        {METRIC_DEVICE_SMALL_PAGES, counted->small_pages},
+                                       {METRIC_DEVICE_FAILED, !device_in_service(d)},
                                        {METRIC_PUBLISHED_BYTES, counted->published}};
         write_value(out, metric, d->name, values, ARRAY_SIZE(values));
+}
+
+static void write_desired(FILE *out, const struct desired *desired)
+{
+        static const char *const states[] = {"waiting", "loading", "ready", "failed"};
+        for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+                unsigned n = 0;
+                list_each_item (const struct desired_model, m, &desired->models, link)
+                        n += strcmp(desired_state_name(m), states[i]) == 0;
+                metric_sample(out, METRIC_DESIRED, states[i], n);
+        }
 }
 
 static void write_one(FILE *out, enum metric metric, const struct server *server, const struct tally *tally,
@@ -64,6 +76,8 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                                        {METRIC_BLOCKS, usage->blocks},
                                        {METRIC_CLIENTS, server->n_conns},
                                        {METRIC_LEASES, server->leases.n},
+                                       {METRIC_DEVICES_ABSENT, server->n_absent},
+                                       {METRIC_READY, server_is_ready(server)},
                                        {METRIC_LOG_LOST, log_lost()}};
         switch (metric) {
         case METRIC_BUILD_INFO:
@@ -76,6 +90,9 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
         case METRIC_MODELS:
                 for (enum generation_state s = 0; s < GENERATION_REVOKED; s++)
                         metric_sample(out, metric, generation_state_name(s), (double)tally->models[s]);
+                break;
+        case METRIC_DESIRED:
+                write_desired(out, &server->desired);
                 break;
         case METRIC_READER_THREADS:
                 metric_sample(out, metric, "working", usage->threads - usage->stuck_threads);

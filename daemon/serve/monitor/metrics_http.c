@@ -65,6 +65,7 @@ static enum MHD_Result on_ready(const struct server *server, struct MHD_Connecti
                 return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "restoring\n");
         if (model == NULL && desired_pending(&server->desired, DESIRED_CONFIGURED))
                 return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "preloading\n");
+        require(model != NULL || server_is_ready(server));
         if (model == NULL || resident_ready(server->resident, model) != NULL)
                 return respond(connection, MHD_HTTP_OK, "ready\n");
         const struct generation *g = resident_any(server->resident, model);

@@ -9,6 +9,13 @@
 /* All metrics, in the order of their table (metric.h). malloc'd; NULL: no memory. */
 char *metrics_text(const struct server *server);
 
+/* It serves, and nothing that was to be preloaded or restored is missing: /readyz. */
+static inline bool server_is_ready(const struct server *server)
+{
+        return !server->closing && !desired_pending(&server->desired, DESIRED_RESTORED) &&
+               !desired_pending(&server->desired, DESIRED_CONFIGURED);
+}
+
 /* ---- HTTP: /metrics, /healthz, /readyz ---- */
 
 struct metrics_http;

@@ -33,7 +33,8 @@ static void write_machine(struct writer *w, const void *data)
                 ku64("net_namespace", m->net_namespace), kstr("shmem_enabled", m->shmem_enabled),
                 kbool("openat2", m->openat2), kbool("pidfd", m->pidfd), kbool("peerpidfd", m->peerpidfd),
                 kbool("cachestat", m->cachestat), MACHINE_LIMIT("memlock", m->memlock),
-                MACHINE_LIMIT("files", m->files), MACHINE_LIMIT("cgroup_memory", m->cgroup_memory),
+                MACHINE_LIMIT("files", m->files), ku64("memory", m->memory),
+                MACHINE_LIMIT("cgroup_memory", m->cgroup_memory),
                 MACHINE_LIMIT("cgroup_huge_pages", m->cgroup_huge_pages),
                 kif(m->hugepages >= 0, ku64("hugepages", (uint64_t)m->hugepages)),
                 kif(m->hugepages_overcommit >= 0, ku64("hugepages_overcommit", (uint64_t)m->hugepages_overcommit)));

@@ -106,12 +106,9 @@ static void write_load(struct writer *w, struct load *load)
 static void write_desired(struct writer *w, const struct desired_model *m, uint64_t now)
 {
         bool failed = desired_failed(m);
-        const char *state = failed                        ? "failed"
-                            : m->state == DESIRED_READY   ? "ready"
-                            : m->state == DESIRED_WAITING ? "waiting"
-                                                          : "loading";
-        writer_map_of(w, kif(m->named, kstr("name", m->spec.name)), reply_source(m->spec.source), kstr("state", state),
-                      ku64("tries", m->attempts), kif(failed, kstr("error", m->error.text)),
+        writer_map_of(w, kif(m->named, kstr("name", m->spec.name)), reply_source(m->spec.source),
+                      kstr("state", desired_state_name(m)), ku64("tries", m->attempts),
+                      kif(failed, kstr("error", m->error.text)),
                       kif(failed && m->retry_at_ns > 0,
                           ku64("retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0)));
 }

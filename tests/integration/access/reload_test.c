@@ -70,6 +70,13 @@ TEST(keys_that_need_a_restart_are_named)
         await_log("needs a restart: devices, roots, io.concurrency");
 }
 
+/* "" is what an absent key means. */
+TEST(a_key_that_is_written_otherwise_needs_no_restart)
+{
+        configure("http: {ca: \"\"}\ns3: {endpoint: \"\"}\nstate: \"\"\n");
+        reload(0, "applied\n");
+}
+
 /* Each wants more than half of the memory. */
 TEST(the_limit_of_waiting_loads_is_reloaded)
 {

@@ -8,7 +8,7 @@ FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable);
 
 TEST(bytes_of_a_user_are_limited)
 {
-        ck_assert_int_eq(load_as(TRAINER, large, "large", "of 8388608 bytes of models it loaded"), STREAMER_ELIMIT);
+        ck_assert_int_eq(load_as(TRAINER, large, "large", "of 8.0 MiB of models it loaded"), STREAMER_ELIMIT);
         loads(OTHER, large, "large");
         unload("large");
 }

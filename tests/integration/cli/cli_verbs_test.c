@@ -232,7 +232,7 @@ TEST(config_prints_each_value_with_its_origin)
         DAEMON_START(&test_daemon, suite_path("d-config"), "--config", file, "--device", "host=32MiB", "--root",
                      suite_folder(), "--block-size", "4MiB");
         setting_is("roots", suite_folder(), "flag", "--root");
-        setting_is("devices", "host=33554432", "flag", "--device");
+        setting_is("devices", "host=32MiB", "flag", "--device");
         setting_is("limits.loads", "7", "file", file);
         setting_is("io.concurrency", "5", "environment", "RUNAI_STREAMER_CONCURRENCY");
         setting_is("io.block_size", "4MiB", "flag", "--block-size");
@@ -241,14 +241,55 @@ TEST(config_prints_each_value_with_its_origin)
         setting_is("hf.token", "(redacted)", "file", file);
         setting_is("s3.secret_key", "file:/none", "file", file);
         setting_is("s3.access_key", "(redacted)", "file", file);
-        setting_is("preload", "1", "file", file);
+        setting_is("preload", "{ source: /none }", "file", file);
         struct ctl r = RUN(0, "config");
         ck_assert(has(&r, "ORIGIN") && has(&r, "flag --root") && !has(&r, "hidden"));
         text = "limits: {loads: 9}\nio: {concurrency: 4}\n";
         file_write(file, text, strlen(text));
         RUN(0, "reload");
         setting_is("limits.loads", "9", "file", file);
-        setting_is("preload", "0", "default", "");
+        setting_is("preload", "[]", "default", "");
         setting_is("hf.token", "(redacted)", "file", file); /* until a restart */
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+}
+
+/* The values of a key, one a line. */
+static char *settings_of(const char *key)
+{
+        char *text = "";
+        const json_t *rows = json_at(JSON("config", "--json"), "settings");
+        for (size_t i = 0; i < json_array_size(rows); i++)
+                if (strcmp(json_text(json_array_get(rows, i), "key"), key) == 0)
+                        text = format_text("%s%s\n", text, json_text(json_array_get(rows, i), "value"));
+        return text;
+}
+
+TEST(config_prints_the_entries_of_lists_without_secrets)
+{
+        char *file = suite_path("lists.yaml");
+        char *text = format_text(
+                "roots: ['%s']\ndevices: [{device: host, budget: 64MiB, pages: 4k}]\n"
+                "access: {roles: [{role: admin, users: [0, '*']},"
+                "{role: load, groups: [7], roots: ['%s'], buckets: [], bytes: 3GiB}]}\n"
+                "preload: [{source: 'https://h/m.safetensors?sig=hidden', name: n, pin: true, priority: 7, keep_alive: "
+                "90s}]\n"
+                "http: {allow_plain: [a, b], hosts: [{host: h, token: hidden},"
+                "{host: 'http://i', user: u, password_file: /etc/p}]}\n"
+                "s3: {sources: [{source: 's3://b/', access_key: hidden, secret_key: 'file:/k', unsigned: false}]}\n",
+                suite_folder(), suite_folder());
+        file_write(file, text, strlen(text));
+        DAEMON_START(&test_daemon, suite_path("d-lists"), "--config", file);
+        ck_assert_str_eq(settings_of("devices"), "host=64MiB\n");
+        ck_assert_str_eq(settings_of("access.roles"),
+                         format_text("{ role: admin, users: [0, \"*\"] }\n"
+                                     "{ role: load, groups: [7], roots: [%s], buckets: [], bytes: 3GiB }\n",
+                                     suite_folder()));
+        ck_assert_str_eq(settings_of("preload"),
+                         "{ source: https://h/m.safetensors, name: n, pin: true, priority: 7, keep_alive: 90s }\n");
+        ck_assert_str_eq(settings_of("http.allow_plain"), "a\nb\n");
+        ck_assert_str_eq(settings_of("http.hosts"), "{ host: h, token: (redacted) }\n"
+                                                    "{ host: http://i, user: u, password_file: /etc/p }\n");
+        ck_assert_str_eq(settings_of("s3.sources"),
+                         "{ source: s3://b/, access_key: (redacted), secret_key: file:/k, unsigned: false }\n");
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }

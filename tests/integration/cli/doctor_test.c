@@ -151,6 +151,27 @@ TEST(a_state_that_cannot_be_written_fails)
         doctor_found("ok", "state", "written");
 }
 
+TEST(a_budget_of_more_than_the_machine_has_fails)
+{
+        begin_alone("host=1024TiB", suite_folder());
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("fail", "memory", "is less than staging ring and host budget, 1.0 PiB");
+}
+
+TEST(a_preload_that_fails_is_found)
+{
+        char *text =
+                format_text("devices: ['host=16MiB']\nroots: ['%s']\npreload: [{source: '%s/none', name: absent}]\n",
+                            suite_folder(), suite_folder());
+        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--config", suite_file("preload.yaml", text));
+        fixture_connect();
+        ck_assert(log_wait_for(test_daemon.log, "preload: absent: "));
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("fail", "preload", "absent: No such file or directory");
+}
+
 TEST(a_full_device_is_a_warning)
 {
         begin_alone("host=1MiB", suite_folder());
@@ -218,7 +239,7 @@ TEST(without_a_daemon_doctor_examines_the_client_side)
         setenv("STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
         doctor_ask();
         ck_assert_int_eq(doctor_code, 4);
-        doctor_found("warn", "visible", "/nonexistent/libcuda.so.1");
+        doctor_found("ok", "visible", "/nonexistent/libcuda.so.1");
 }
 
 static void without_openat2(void)

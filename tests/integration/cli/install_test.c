@@ -60,3 +60,14 @@ TEST(both_programs_name_one_commit)
         ck_assert_int_eq(shell(&daemon, "'%s' --version", build_path("streamerd")), 0);
         ck_assert_str_eq(strchr(daemon, ' '), strchr(out, ' '));
 }
+
+/* So that an installed file follows later defaults, and `config` says what was changed. */
+TEST(the_installed_configuration_sets_only_what_has_no_default)
+{
+        char *out;
+        make("install");
+        const char *file = suite_path("stage/usr/share/streamerd/streamerd.yaml");
+        ck_assert_int_eq(shell(&out, "grep -v '^ *#' '%s' | grep .", file), 0);
+        ck_assert_str_eq(out, "roots:\n  - /srv/models\ndevices:\n  - device: host\n    budget: 90%\n");
+        ck_assert_int_eq(shell(&out, "'%s' --config '%s' --check-config", build_path("streamerd"), file), 0);
+}

@@ -63,7 +63,10 @@ TEST(a_refused_load_names_the_holders)
 TEST(a_dry_run_lists_the_victims_and_evicts_none)
 {
         ctl_says(test_daemon.socket, 0, "evicts   a, generation", "load", path_of("d"), "--dry-run", NULL);
-        ctl_says(test_daemon.socket, 0, "insufficient memory", "load", path_of("d"), "--dry-run", "--no-evict", NULL);
+        ctl_says(test_daemon.socket, 7, "d: the load would fail: insufficient memory", "load", path_of("d"),
+                 "--dry-run", "--no-evict", NULL);
+        ctl_says(test_daemon.socket, 0, "insufficient memory", "load", path_of("d"), "--dry-run", "--no-evict",
+                 "--queue", NULL);
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", path_of("a"));
         json_t *resident = client_call(client, "load", args);
         ck_assert(json_is_true(json_at(resident, "resident")) && json_is_true(json_at(resident, "fits")));
@@ -84,7 +87,12 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
         ck_assert(json_is_true(json_object_get(row, "quarantined")));
         ck_assert_str_eq(json_text(row, "device"), fixture_device());
         ck_assert_int_eq((int)json_number(row, "pid"), getpid());
-        ck_assert_str_ne(json_text(row, "client"), "");
+        char host[64] = "";
+        gethostname(host, sizeof(host) - 1);
+        ck_assert_str_eq(json_text(row, "client"), format_text("%s@%s (libstreamer-client " STREAMERD_VERSION ")",
+                                                               program_invocation_short_name, host));
+        ctl_says(test_daemon.socket, 0, format_text("%s@%s", program_invocation_short_name, host), "ps", "-o", "wide",
+                 NULL);
         lease_equals(lease, models[0]);
         streamer_detach(lease);
         streamer_close(holder);

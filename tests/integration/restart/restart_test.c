@@ -29,9 +29,18 @@ TEST(a_model_survives_with_its_bytes_digest_and_number_and_is_not_read, .to = 2)
                 ck_assert_str_eq(json_text(client_show(client, "m"), "source"), managed_file());
         }
         ck_assert_uint_eq(file_cached_bytes(managed_file()), 0);
+        ck_assert_ptr_null(strstr(file_read(managed.m.d.log, NULL), "m: generation 1 has freed its memory"));
         client_unload(client, "m");
+        ck_assert(log_wait_for(managed.m.d.log, "m: generation 1 has freed its memory"));
         ck_assert_uint_eq(client_used(client), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
+}
+
+TEST(the_log_tells_memory_that_is_kept_from_memory_that_is_freed)
+{
+        managed_load("m");
+        managed_restart_and_reconnect(0);
+        ck_assert(log_wait_for(managed.m.d.log, "m: generation 1 stays in the fd store"));
 }
 
 /* The daemon is killed right after it has replied. */

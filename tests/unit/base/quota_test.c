@@ -93,7 +93,7 @@ TEST(surplus_bytes_are_reported)
         struct quota_charge a, b;
         ck_assert_int_eq(charge(5, &a, QUOTA_BYTES, 600), 0);
         FAILS_SAYING(error, charge(5, &b, QUOTA_BYTES, 401), STREAMER_ELIMIT,
-                     "uid 5 has 600 of 1000 bytes of models it loaded, and 401 more are needed "
+                     "uid 5 has 600 B of 1000 B of models it loaded, and 401 B more is needed "
                      "(access.roles[7], f.yaml:9)");
         ck_assert_int_eq(charge(5, &b, QUOTA_BYTES, 400), 0);
 }

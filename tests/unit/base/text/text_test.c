@@ -3,6 +3,7 @@
  * Small files that are read whole, sizes in messages, and how much two names differ.
  */
 #include "daemon/base/text/text.h"
+#include "daemon/base/util.h"
 #include "proto/distance.h"
 #include "tests/lib/suite.h"
 
