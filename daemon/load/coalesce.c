@@ -66,6 +66,16 @@ static uint64_t number_of_ranks(const struct load *load)
         return 0;
 }
 
+/* The files of the generation have matched these published digests, or are compared with them now. */
+static bool is_verified(const struct load_target *target, const struct generation *same, const struct load *other)
+{
+        const struct source_files *files = target->part->files;
+        if (other == NULL)
+                return same->verified && (files == NULL || memcmp(same->sums, files->sums, DIGEST_SIZE) == 0);
+        return other->sha256 &&
+               (files == NULL || source_files_compare_sums(same->files, files, &(struct error){0}) == 0);
+}
+
 /* A generation of the same files on the target's device, resident or loading. One that was not verified against
  * published digests does not count where that is asked for. */
 static struct generation *find_resident(const struct load_target *target, uint64_t number, struct load **other)
@@ -75,8 +85,7 @@ static struct generation *find_resident(const struct load_target *target, uint64
         *other = same != NULL ? load_producing(load, same) : NULL;
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;
-        bool verified = *other != NULL ? (*other)->sha256 : same->verified;
-        if (!load->sha256 || verified)
+        if (!load->sha256 || is_verified(target, same, *other))
                 return same;
         *other = NULL;
         return NULL;
@@ -232,8 +241,27 @@ static void set_numbers(struct load *load)
         }
 }
 
+/* The resident model's files have matched other digests than those that are published now: it need not be read again to
+ * know that they differ from these. */
+static int check_sums(const struct load *load, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && load->sha256 && i < load->n_targets; i++) {
+                const struct load_target *target = &load->targets[i];
+                const struct generation *same = find_same(target, 0);
+                if (same != NULL && same->verified && same->files != NULL && target->part->files != NULL)
+                        r = source_files_compare_sums(same->files, target->part->files, error);
+        }
+        return r;
+}
+
 enum coalesced load_coalesce(struct load *load)
 {
+        struct error error;
+        if (check_sums(load, &error) < 0) {
+                load_end(load, LOAD_FAILED, &error);
+                return COALESCE_ENDED;
+        }
         struct generation *same[LOAD_DEVICES];
         struct load *other, *under_way = NULL;
         uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;

@@ -398,6 +398,7 @@ static void take_digests(struct load *load)
         load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;
                 t->generation->verified = load->sha256;
+                memcpy(t->generation->sums, t->part->files->sums, DIGEST_SIZE);
                 memcpy(t->generation->digest, header->digest, DIGEST_SIZE);
         }
 }

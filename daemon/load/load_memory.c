@@ -150,7 +150,8 @@ void load_find_cached(struct load *load)
 {
         load->cached = !load->dry_run;
         load_each_open (t, load) {
-                t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device, load->sha256);
+                t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
+                                            load->sha256 ? t->part->files->sums : NULL);
                 load->cached = load->cached && t->cached != NULL;
         }
         load_each_open (t, load) {
@@ -199,5 +200,6 @@ void target_take_copy(struct load_target *target)
         g->manifest = target->manifest;
         target->manifest.fd = -1;
         g->verified = target->cached->verified;
+        memcpy(g->sums, target->cached->sums, DIGEST_SIZE);
         memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
 }

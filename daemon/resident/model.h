@@ -144,6 +144,7 @@ struct generation {
         struct quota_charge model_charge; /* one model, to the same user */
         struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
+        unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */
 
         unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
         struct device *device;

@@ -126,7 +126,9 @@ struct source_files *source_files_new(const struct source_set *set)
         struct source_files *files = calloc(1, sizeof(*files) + set->n_objects * sizeof(files->v[0]));
         if (files == NULL)
                 return NULL;
+        struct hash sums;
         files->refs = 1;
+        hash_init(&sums);
         for (size_t i = 0; i < set->n_objects; i++) {
                 const struct object *object = &set->objects[i];
                 const char *slash = strrchr(object->path, '/');
@@ -137,10 +139,14 @@ struct source_files *source_files_new(const struct source_set *set)
                 hash_final(&hash, file->identity);
                 file->bytes = object->version.size;
                 file->mtime_ns = object->version.mtime_ns;
+                file->has_sha256 = object->has_sha256;
+                memcpy(file->sha256, object->sha256, sizeof(file->sha256));
+                hash_update(&sums, file->sha256, sizeof(file->sha256));
                 file->name = strdup(slash != NULL ? slash + 1 : object->path);
                 if (file->name == NULL)
                         return source_files_free(files);
         }
+        hash_final(&sums, files->sums);
         return files;
 }
 
@@ -167,6 +173,25 @@ const struct source_file *source_files_find(const struct source_files *files, co
                 if (strcmp(files->v[i].name, name) == 0)
                         return &files->v[i];
         return NULL;
+}
+
+int source_sum_differs(const unsigned char published[32], const unsigned char read[32], const char *path,
+                       struct error *error)
+{
+        char want[65], got[65];
+        hex_encode(want, published, 32);
+        hex_encode(got, read, 32);
+        return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got, path);
+}
+
+int source_files_compare_sums(const struct source_files *before, const struct source_files *now, struct error *error)
+{
+        for (size_t i = 0; i < now->n; i++) {
+                const struct source_file *file = &now->v[i], *old = source_files_find(before, file->name);
+                if (old != NULL && old->has_sha256 && memcmp(old->sha256, file->sha256, sizeof(file->sha256)) != 0)
+                        return source_sum_differs(file->sha256, old->sha256, file->name, error);
+        }
+        return 0;
 }
 
 int source_check(const struct source_set *set, struct error *error)

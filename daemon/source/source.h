@@ -162,15 +162,23 @@ struct source_file {
         char *name; /* without its directory */
         uint64_t bytes, mtime_ns;
         unsigned char identity[16];
+        unsigned char sha256[32]; /* published, where has_sha256 */
+        bool has_sha256;
 };
 struct source_files {
-        unsigned refs; /* atomic */
+        unsigned refs;          /* atomic */
+        unsigned char sums[16]; /* over the published digests of all */
         size_t n;
         struct source_file v[];
 };
 struct source_files *source_files_new(const struct source_set *set); /* NULL: no memory */
 struct source_files *source_files_ref(struct source_files *files);   /* NULL stays NULL */
 struct source_files *source_files_free(struct source_files *files);  /* with the last reference */
+/* STREAMER_EFAILED: a file that matched the digest which was published for `before` has another one in `now`. */
+int source_files_compare_sums(const struct source_files *before, const struct source_files *now, struct error *error);
+/* The error of a file that differs from its published digest. */
+int source_sum_differs(const unsigned char published[32], const unsigned char read[32], const char *path,
+                       struct error *error);
 const struct source_file *source_files_find(const struct source_files *files, const char *name); /* NULL: none */
 
 /* All objects and the index file: unchanged since they were opened? */

@@ -118,15 +118,11 @@ static int compare(const struct sha_check *check, struct error *error)
 {
         const struct object *object = &check->resolved->set.objects[check->file];
         unsigned char digest[32];
-        char got[65], want[65];
         if (EVP_DigestFinal_ex(check->md, digest, NULL) != 1)
                 return error_no_memory(error);
         if (memcmp(digest, object->sha256, sizeof(digest)) == 0)
                 return 0;
-        hex_encode(got, digest, 32);
-        hex_encode(want, object->sha256, 32);
-        return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got,
-                         object->path);
+        return source_sum_differs(object->sha256, digest, object->path, error);
 }
 
 /* Until all is hashed, which is 0, or the time is over. */

@@ -314,6 +314,7 @@ static struct host_copy *copy_new(struct host_cache *cache, struct generation *g
                                    .n_segments = g->n_segments,
                                    .bytes = g->charged};
         memcpy(copy->digest, g->digest, DIGEST_SIZE);
+        memcpy(copy->sums, g->sums, DIGEST_SIZE);
         for (unsigned i = 0; i < g->n_segments; i++)
                 copy->sizes[i] = g->segments[i].size;
         generation_get(g);
@@ -378,12 +379,13 @@ void host_cache_tick(struct host_cache *cache, uint64_t now)
 }
 
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
-                                  const struct device *device, bool verified)
+                                  const struct device *device, const unsigned char *sums)
 {
         list_each_item (struct host_copy, copy, &cache->copies, link)
                 /* Memory that a context has pinned is lost with it: a lost GPU must not fail loads of others. */
                 if (copy->state == HOST_COPY_COMPLETE && device_in_service(copy->device) &&
-                    (copy->verified || !verified) && memcmp(&copy->identity, identity, sizeof(*identity)) == 0 &&
+                    (sums == NULL || (copy->verified && memcmp(copy->sums, sums, DIGEST_SIZE) == 0)) &&
+                    memcmp(&copy->identity, identity, sizeof(*identity)) == 0 &&
                     memcmp(&copy->device->layout, &device->layout, sizeof(device->layout)) == 0)
                         return copy;
         return NULL;

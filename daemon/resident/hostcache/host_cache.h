@@ -42,6 +42,7 @@ struct host_copy {
         struct source_identity identity;
         unsigned char digest[DIGEST_SIZE];
         bool verified;
+        unsigned char sums[DIGEST_SIZE]; /* where it is verified: as the generation's */
         uint64_t data_bytes, n_tensors;
         struct table manifest;
         unsigned char *bases[GENERATION_SEGMENTS];
@@ -76,10 +77,10 @@ void host_cache_tick(struct host_cache *cache, uint64_t now);
 /* After a change: drops ranks that lack another one. */
 void host_cache_drop_partial_ranks(struct host_cache *cache);
 
-/* A complete copy of these files that fits the device, and whose files matched published digests if `verified`.
+/* A complete copy of these files that fits the device, and whose files matched the published digests `sums`; NULL: any.
  * NULL if there is none. */
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
-                                  const struct device *device, bool verified);
+                                  const struct device *device, const unsigned char *sums);
 /* The copy is not freed between the two calls. */
 void host_copy_use(struct host_copy *copy);
 void host_copy_unuse(struct host_copy *copy);

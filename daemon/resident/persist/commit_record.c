@@ -35,7 +35,7 @@ static void segment_facts(struct facts *f, void *list, size_t i)
         r->segments[i].pages = (enum page_kind)pages;
 }
 
-#define FACTS 19 /* of the two functions */
+#define FACTS 20 /* of the two functions */
 
 static void record_facts(struct facts *f, struct commit_record *r)
 {
@@ -52,6 +52,7 @@ static void generation_facts(struct facts *f, struct generation *g)
 {
         fact_number(f, "generation", &g->number, 0);
         fact_bool(f, "verified", &g->verified);
+        fact_bytes(f, "sums", g->sums, sizeof(g->sums));
         fact_text(f, "pattern", &g->pattern, 0, 0);
         fact_bytes(f, "identity", g->identity.digest, sizeof(g->identity.digest));
         if (fact_exists(f, "sample")) /* not in records of the earlier form */

@@ -49,6 +49,44 @@ TEST(stale_copies_in_other_shards_are_ignored)
         load_equals(fixture_path("stale"), "stale", m);
 }
 
+/* ---- published digests ---- */
+
+static char *summed; /* a folder with a model and its SHA256SUMS */
+
+static void publish_sums(const char *hex)
+{
+        char *text = format_text("%s  model.safetensors\n", hex);
+        file_put(summed, "SHA256SUMS", text);
+}
+
+/* The list is compared with the digests of what was read. */
+TEST(a_changed_list_of_digests_is_noticed_without_reading)
+{
+        char text[1024], right[65], wrong[65];
+        struct model *m = model_mixed(21, 1 << 20);
+        summed = fixture_path("summed");
+        must(mkdir(summed, 0755));
+        model_write(m, format_text("%s/model.safetensors", summed));
+        file_sha256(format_text("%s/model.safetensors", summed), right);
+        memset(wrong, '0', 64);
+        wrong[64] = '\0';
+        publish_sums(right);
+        ck_assert_msg(client_load_sha256(client, summed, "summed", text) == 0, "%s", text);
+        uint64_t generation = json_number(client_show(client, "summed"), "generation");
+        double read = client_metric(client, "streamerd_read_bytes_total{source=\"file\"}");
+        ck_assert_msg(client_load_sha256(client, summed, "summed", text) == 0, "%s", text);
+        ck_assert_uint_eq(json_number(client_show(client, "summed"), "generation"), generation);
+        publish_sums(wrong);
+        ck_assert_int_eq(client_load_sha256(client, summed, "summed", text), STREAMER_EFAILED);
+        ck_assert_msg(strstr(text, "SHA-256 differs: 0000") != NULL, "%s", text);
+        ck_assert_msg(strstr(text, right) != NULL, "%s", text);
+        ck_assert(client_metric(client, "streamerd_read_bytes_total{source=\"file\"}") == read);
+        client_equals(client, "summed", m);
+        publish_sums(right);
+        ck_assert_msg(client_load_sha256(client, summed, "summed", text) == 0, "%s", text);
+        client_unload(client, "summed");
+}
+
 /* ---- the HF cache ---- */
 
 #define REVISION "0123456789abcdef0123456789abcdef01234567"
