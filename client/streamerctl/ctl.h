@@ -122,6 +122,9 @@ int each_pin(struct ctl *ctl, const char *model);
 int each_unpin(struct ctl *ctl, const char *model);
 int each_verify(struct ctl *ctl, const char *model);
 int each_show(struct ctl *ctl, const char *model);
+/* Of a model as `show` describes it: what its load left out, and what its index lists in vain. `model`: as warnings;
+ * NULL: as lines of `show`. */
+void print_notes(FILE *f, const json_t *m, const char *model);
 int each_explain(struct ctl *ctl, const char *model);
 void print_reload(const struct ctl *ctl, const json_t *reply);
 void print_config(const struct ctl *ctl, const json_t *reply);

@@ -208,6 +208,45 @@ static void show_published(const json_t *published)
         }
 }
 
+/* "model.safetensors, mtp.safetensors"; nothing without a list. */
+static void put_names(FILE *f, const json_t *names)
+{
+        const json_t *name;
+        for (size_t i = 0; (name = json_array_get(names, i)); i++) {
+                fputs(i > 0 ? ", " : "", f);
+                put_escaped(f, json_string_value(name));
+        }
+}
+
+static void begin_note(FILE *f, const char *model, const char *line, const char *warning)
+{
+        if (!model) {
+                fputs(line, f);
+                return;
+        }
+        fputs("streamerctl: ", f);
+        put_escaped(f, model);
+        fputs(warning, f);
+}
+
+void print_notes(FILE *f, const json_t *m, const char *model)
+{
+        uint64_t n = json_u64(m, "missing_tensors");
+        const json_t *names = json_object_get(m, "left_out"), *tensors = json_object_get(m, "missing");
+        if (json_array_size(names) > 0) {
+                begin_note(f, model, "left out    ", ": left out, not part of the model: ");
+                put_names(f, names);
+                putc('\n', f);
+        }
+        if (n > 0) {
+                begin_note(f, model, "missing     ", ": ");
+                fprintf(f, "%" PRIu64 " tensor%s of the index %s in none of its files: ", n, n > 1 ? "s" : "",
+                        n > 1 ? "are" : "is");
+                put_names(f, tensors);
+                fputs(n > json_array_size(tensors) ? ", ...\n" : "\n", f);
+        }
+}
+
 static void show_model(const json_t *m, bool wide)
 {
         char text[HUMAN_MAX];
@@ -239,6 +278,7 @@ static void show_model(const json_t *m, bool wide)
                 printf("expires in  %s\n", human_time(text, json_u64(m, "expires_in_ns")));
         if (json_u64(m, "load_ns") > 0)
                 printf("loaded in   %s\n", human_time(text, json_u64(m, "load_ns")));
+        print_notes(stdout, m, NULL);
         if (wide)
                 show_stages(json_object_get(m, "stages"));
 }

@@ -47,14 +47,28 @@ static void print_failures(const struct ctl *ctl, const streamer_op *op)
                         ctl_error(ctl, f.err, streamer_op_model(op), "%s: %s", f.device, f.text);
 }
 
+/* What the load left out, by `show`. NULL: not known, or no memory. */
+static json_t *notes_of(const struct ctl *ctl, const char *model)
+{
+        json_auto_t *reply = NULL;
+        if (ask(ctl->client, "show", json_pack("{s:s}", "model", model), &reply) != 0)
+                return NULL;
+        return json_incref(json_array_get(json_object_get(reply, "models"), 0));
+}
+
 static void print_loaded(const struct ctl *ctl, const streamer_op *op, const streamer_progress *p)
 {
         char size[HUMAN_MAX], rate[HUMAN_MAX];
+        json_auto_t *notes = notes_of(ctl, p->name);
+        if (!ctl->quiet && ctl->format != FORMAT_JSON)
+                print_notes(stderr, notes, p->name);
         if (ctl->format == FORMAT_JSON) {
                 json_auto_t *json = json_pack(
-                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o*}", "name", p->name, "state", "ready", "generation",
-                        (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors", (json_int_t)p->tensors,
-                        "load_ns", (json_int_t)p->load_ns, "resident", p->resident, "failed", failures_json(op));
+                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o*, s:O*, s:O*, s:O*}", "name", p->name, "state",
+                        "ready", "generation", (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors",
+                        (json_int_t)p->tensors, "load_ns", (json_int_t)p->load_ns, "resident", p->resident, "failed",
+                        failures_json(op), "left_out", json_object_get(notes, "left_out"), "missing_tensors",
+                        json_object_get(notes, "missing_tensors"), "missing", json_object_get(notes, "missing"));
                 ctl_print_json(json);
                 return;
         }

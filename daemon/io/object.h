@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Of a file all of it (file_version.h); of a remote object the size, and the rest is its own (http_object.h). */
 struct object_version {
@@ -52,6 +53,7 @@ struct object_ops {
 struct object {
         const struct object_ops *ops; /* NULL: nothing here */
         char *path;                   /* for messages: a path, or a URL without its query */
+        size_t folder_len;            /* of the path, that of its source's folder; 0: all but the last component */
         struct object_version version;
         uint64_t first_read;      /* bytes to read before the header's length is known; the 8 that state it, at least */
         unsigned char sha256[32]; /* published digest, where has_sha256 */
@@ -64,6 +66,13 @@ struct object {
                 struct remote *remote;
         };
 };
+
+/* Its name in its source, which may lie in a folder below the source's. */
+static inline const char *object_name(const struct object *object)
+{
+        const char *slash = strrchr(object->path, '/');
+        return object->folder_len > 0 ? object->path + object->folder_len : slash != NULL ? slash + 1 : object->path;
+}
 
 /* All of one kind; n may be 0. */
 static inline int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error)

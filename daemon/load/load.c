@@ -274,6 +274,14 @@ static void enter(struct load *load, enum load_state state)
 
 /* ---- taking the result of a state ---- */
 
+/* Nothing is added to them any more. */
+static void take_notes(struct load *load)
+{
+        load_each_open (t, load)
+                if (t->generation != NULL)
+                        t->generation->notes = source_notes_ref(t->part->notes);
+}
+
 /* A part may be resident: the bytes of its files are to be compared with those of the resident model's. */
 static bool lacks_sample(const struct load *load)
 {
@@ -297,6 +305,8 @@ static void coalesce(struct load *load)
                 enter(load, LOAD_AWAITING);
                 break;
         case COALESCE_LOADS:
+                if (load->cached)
+                        take_notes(load);
                 enter(load, load->cached ? LOAD_QUEUED : LOAD_PLANNING);
                 break;
         }
@@ -470,6 +480,7 @@ static void load_advance(struct load *load)
                 } else {
                         if (!load->dry_run)
                                 take_plans(load);
+                        take_notes(load);
                         enter(load, LOAD_QUEUED);
                 }
                 break;

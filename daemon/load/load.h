@@ -191,6 +191,7 @@ struct load_part {
         struct resolved resolved; /* of the load's source, or of a rank's files */
         struct source_identity identity;
         struct source_files *files;
+        struct source_notes *notes;
         struct arrivals arrivals;
         uint64_t manifest_size;     /* of each target, once it is planned */
         struct read_job job;        /* with the targets' copies, in their order */

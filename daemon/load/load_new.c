@@ -14,6 +14,7 @@ void load_drop_tables(struct load *load)
                 arrivals_deinit(&part->arrivals);
                 resolve_deinit(&part->resolved);
                 source_files_free(part->files);
+                source_notes_free(part->notes);
                 free(part->sha_steps);
         }
         load_each_target (t, load)

@@ -68,6 +68,9 @@ int load_open_parts(struct load *load, struct error *error)
                 source_identity(&part->resolved.set, &part->identity);
                 if (r == 0 && !load->dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
                         r = error_no_memory(error);
+                if (r == 0 && (part->notes = source_notes_new(&load->opened)) == NULL)
+                        r = error_no_memory(error);
+                part->resolved.notes = part->notes;
                 if (r < 0 || load->pattern == NULL)
                         continue;
                 /* A rank's identity differs from that of its files as a model of their own. */

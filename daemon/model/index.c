@@ -20,7 +20,7 @@ struct parser {
 
 /* ---- files ---- */
 
-/* A file beside the index, not a way to another folder. */
+/* A file beside the index or below, not a way to another folder. */
 static bool check_file(struct json *j, struct json_string file)
 {
         const char *s = j->text + file.at;
@@ -28,9 +28,25 @@ static bool check_file(struct json *j, struct json_string file)
                 return json_fail(j, ST_BAD_ENTRY, file.at - 1, "the file name is empty");
         if (memchr(s, 0, file.len) != NULL)
                 return json_fail(j, ST_NUL_IN_NAME, file.at - 1, "the file name holds a NUL");
-        if (memchr(s, '/', file.len) != NULL || strcmp(s, ".") == 0 || strcmp(s, "..") == 0)
-                return json_fail(j, ST_BAD_ENTRY, file.at - 1, "the file name is not a plain name");
-        return true;
+        for (const char *at = s;; at++) {
+                size_t len = strcspn(at, "/");
+                if (len == 0 || (len <= 2 && strspn(at, ".") >= len))
+                        return json_fail(j, ST_BAD_ENTRY, file.at - 1,
+                                         "the file name is not relative, or has an empty, '.' or '..' component");
+                at += len;
+                if (*at == '\0')
+                        return true;
+        }
+}
+
+/* "./name" is the name. */
+static struct json_string plain_file(const struct json *j, struct json_string file)
+{
+        while (file.len > 2 && strncmp(j->text + file.at, "./", 2) == 0) {
+                file.at += 2;
+                file.len -= 2;
+        }
+        return file;
 }
 
 /* Begins another run, unless it is the same file as before. */
@@ -55,7 +71,7 @@ static bool parse_entry(struct parser *p)
                 return json_fail(j, ST_NUL_IN_NAME, p->name.at - 1, "a tensor's name holds a NUL");
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
-        if (!json_take_string(j, &file) || !add_run(p, file))
+        if (!json_take_string(j, &file) || !add_run(p, plain_file(j, file)))
                 return false;
         const struct st_index_entry entry = {p->name.at, p->name.len, (uint32_t)p->n_runs - 1};
         if (!json_append(j, &p->index->entries, &p->index->n_entries, &entry, sizeof(entry), ENTRIES_MAX,

@@ -116,8 +116,8 @@ struct st_index {
         size_t n_files;
         struct nameset names; /* of the entries, for st_index_find */
 };
-/* As st_parse; every other key of the file is ignored. A file name must be a plain name: not empty,
- * no '/', no NUL, not "." or "..". (Sub-folders: refused, as HF's own loaders write plain names.) */
+/* As st_parse; every other key of the file is ignored. A file name is relative, without NUL and without
+ * empty, "." and ".." components; "./" in front is dropped. */
 int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error *error);
 void st_index_deinit(struct st_index *index);
 const struct st_index_entry *st_index_find(const struct st_index *index, const char *name, size_t len); /* NULL */

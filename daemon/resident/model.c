@@ -231,6 +231,7 @@ static struct generation *generation_free(struct generation *generation)
         quota_discharge(&generation->model_charge);
         published_free(generation->published);
         source_files_free(generation->files);
+        source_notes_free(generation->notes);
         free(generation->pattern);
         free(generation->source);
         free(generation);

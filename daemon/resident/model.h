@@ -142,6 +142,7 @@ struct generation {
         struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
+        struct source_notes *notes;       /* of its load; NULL: not known, after a restart */
         struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
         unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */

@@ -51,20 +51,29 @@ static void file_deinit(struct listed_file *file)
         free(file->tag);
 }
 
+/* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
+static bool is_weights(const char *name)
+{
+        return name[0] != '.' && source_stem_len(name, strlen(name)) < strlen(name);
+}
+
+bool listing_takes(const struct listing *list, const char *name)
+{
+        if (list->sidecars)
+                return is_sidecar(name, list->weights);
+        return strchr(name, '/') == NULL && (source_is_index(name) || is_weights(name));
+}
+
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error)
 {
-        const unsigned max = list->sidecars ? SIDECAR_FILES_MAX : SOURCE_FILES_MAX;
-        bool is_index = !list->sidecars && strcmp(name, LISTING_INDEX) == 0;
-        if (!list->sidecars && strchr(name, '/') != NULL)
-                return 0;
+        bool is_index = !list->sidecars && source_is_index(name);
+        size_t max = list->sidecars ? SIDECAR_FILES_MAX : SOURCE_FILES_MAX + list->n_indexes;
         list->has_sums |= strcmp(name, SUMS_NAME) == 0;
-        list->has_index |= is_index;
-        /* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
-        bool is_weights = name[0] != '.' && source_stem_len(name, strlen(name)) < strlen(name);
-        if (!(list->sidecars ? is_sidecar(name, list->weights) : is_index || is_weights))
+        if (!listing_takes(list, name) || (is_index && list->n_indexes == LISTING_INDEXES_MAX))
                 return 0;
-        if (list->n == max + list->has_index)
-                return error_set(error, STREAMER_EFAILED, "more than %u %s (%s)", max,
+        if (!is_index && list->n == max)
+                return error_set(error, STREAMER_EFAILED, "more than %u %s (%s)",
+                                 list->sidecars ? SIDECAR_FILES_MAX : SOURCE_FILES_MAX,
                                  list->sidecars ? "files beside the weights" : "safetensors files", list->shown);
         struct listed_file *v = array_grow(list->v, list->n, sizeof(*v));
         if (v == NULL)
@@ -76,6 +85,7 @@ int listing_add(struct listing *list, const char *name, uint64_t bytes, const ch
                 return error_no_memory(error);
         }
         list->n++;
+        list->n_indexes += is_index;
         return 0;
 }
 
@@ -100,8 +110,135 @@ void listing_deinit(struct listing *list)
 {
         for (size_t i = 0; i < list->n; i++)
                 file_deinit(&list->v[i]);
+        for (size_t i = 0; i < list->n_left_out; i++)
+                file_deinit(&list->left_out[i]);
         free(list->v);
+        free(list->left_out);
         *list = (struct listing){.shown = list->shown, .sidecars = list->sidecars, .weights = list->weights};
+}
+
+int listing_report(const struct listing *list, struct source_set *set, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < list->n_left_out; i++)
+                if (codec_utf8(list->left_out[i].name, strlen(list->left_out[i].name)))
+                        r = source_set_leave_out(set, list->left_out[i].name, error);
+        return r;
+}
+
+/* ---- sets: X-0000i-of-0000n ---- */
+
+#define DIGITS_MAX 9
+
+struct part {
+        size_t stem; /* length of X, which is the whole stem of a name that is of no set */
+        unsigned long i, n;
+        int digits;     /* of i; 0: of no set */
+        const char *of; /* the text from "-of-" on */
+};
+
+static size_t digits_before(const char *text, size_t end)
+{
+        size_t n = 0;
+        while (n < end && text[end - n - 1] >= '0' && text[end - n - 1] <= '9')
+                n++;
+        return n;
+}
+
+static struct part part_of(const char *name)
+{
+        static const char of[] = "-of-";
+        size_t end = source_stem_len(name, strlen(name));
+        struct part none = {.stem = end}, part;
+        size_t digits = digits_before(name, end), at = end - digits;
+        if (digits == 0 || digits > DIGITS_MAX || !source_ends_with(name, at, of))
+                return none;
+        at -= strlen(of);
+        part.of = name + at;
+        part.n = strtoul(part.of + strlen(of), NULL, 10);
+        digits = digits_before(name, at);
+        at -= digits;
+        if (digits == 0 || digits > DIGITS_MAX || at < 2 || name[at - 1] != '-')
+                return none;
+        part.digits = (int)digits;
+        part.i = strtoul(name + at, NULL, 10);
+        part.stem = at - 1;
+        return part.i <= part.n ? part : none;
+}
+
+/* The file i of the set to which `name` belongs. NULL: no memory. */
+static char *name_in_set(const char *name, const struct part *part, unsigned long i)
+{
+        return format_new("%.*s-%0*lu%s", (int)part->stem, name, part->digits, i, part->of);
+}
+
+/* 1: it is listed; 0: it is not; or STREAMER_ENOMEM. */
+static int set_has(const struct listing *list, const char *name, const struct part *part, unsigned long i,
+                   struct error *error)
+{
+        cleanup_free char *other = name_in_set(name, part, i);
+        return other != NULL ? listing_find(list, other) != NULL : error_no_memory(error);
+}
+
+/* Has the file before it, and the one after it. A set counts from 1, or from 0. */
+static int check_neighbours(const struct listing *list, const char *name, struct error *error)
+{
+        const struct part part = part_of(name);
+        unsigned long missing = part.i - 1;
+        if (part.digits == 0)
+                return 0;
+        int r = part.i > 1 ? set_has(list, name, &part, missing, error) : 1;
+        if (r == 1 && part.i < part.n) {
+                missing = part.i + 1;
+                r = set_has(list, name, &part, missing, error);
+                if (r == 0 && missing == part.n)
+                        r = set_has(list, name, &part, 0, error);
+        }
+        if (r != 0)
+                return r < 0 ? r : 0;
+        cleanup_free char *other = name_in_set(name, &part, missing);
+        return other == NULL ? error_no_memory(error)
+                             : error_set(error, STREAMER_EFAILED, "%s is missing: an incomplete download? (%s)", other,
+                                         list->shown);
+}
+
+/* ---- variants ---- */
+
+/* The length of what comes before ".fp16" at the end of a stem; 0: it does not end in a variant. */
+static size_t before_variant(const char *name, size_t end)
+{
+        static const char *const variants[] = {"fp16", "bf16", "fp32",  "fp8",   "fp4", "f16",     "f32",  "int8",
+                                               "int4", "nf4",  "nvfp4", "mxfp4", "ema", "non_ema", "8bit", "4bit"};
+        size_t dot = end;
+        while (dot > 0 && name[dot - 1] != '.')
+                dot--;
+        for (size_t i = 0; dot > 1 && i < ARRAY_SIZE(variants); i++) {
+                size_t len = strlen(variants[i]);
+                if (end - dot >= len && memcmp(name + dot, variants[i], len) == 0 &&
+                    (end - dot == len || name[dot + len] == '_'))
+                        return dot - 1;
+        }
+        return 0;
+}
+
+/* The same of a file: "model" of "model.fp16-00001-of-00002", "model-00001-of-00002" of "model-00001-of-00002.fp16". */
+static size_t original_len(const char *name)
+{
+        return before_variant(name, part_of(name).stem);
+}
+
+/* Files of the same model are listed under this name without a variant. */
+static bool has_original(const struct listing *list, const char *name)
+{
+        size_t len = original_len(name);
+        for (size_t i = 0; len > 0 && i < list->n; i++) {
+                const char *other = list->v[i].name;
+                bool same = (part_of(other).stem == len || source_stem_len(other, strlen(other)) == len) &&
+                            memcmp(other, name, len) == 0;
+                if (same && is_weights(other))
+                        return true;
+        }
+        return false;
 }
 
 /* ---- the model ---- */
@@ -110,7 +247,7 @@ void listing_deinit(struct listing *list)
  * adapters are one only where there is nothing else. */
 static int rank(const char *name)
 {
-        if (strcmp(name, "model.safetensors") == 0)
+        if (strcmp(name, LISTING_WHOLE) == 0)
                 return 0;
         if (strncmp(name, "consolidated", strlen("consolidated")) == 0)
                 return 2;
@@ -119,23 +256,105 @@ static int rank(const char *name)
         return 1;
 }
 
+/* Nobody asks what has become of it: it is of a variant, or of another layout. */
+static bool is_unused_index(const struct listing *list, const char *name)
+{
+        return source_is_index(name) && name != list->stale;
+}
+
+static int leave_out(struct listing *list, struct listed_file file, struct error *error)
+{
+        struct listed_file *v = array_grow(list->left_out, list->n_left_out, sizeof(*v));
+        if (v == NULL)
+                return error_no_memory(error);
+        list->left_out = v;
+        v[list->n_left_out++] = file;
+        return 0;
+}
+
+/* Keeps those that `keep` marks, and leaves the other weights out. */
+static int keep_only(struct listing *list, const bool *keep, struct error *error)
+{
+        size_t n = list->n, kept = 0;
+        int r = 0;
+        for (size_t i = 0; i < n; i++) {
+                struct listed_file file = list->v[i];
+                if (!keep[i] && is_unused_index(list, file.name))
+                        file_deinit(&file);
+                else if (keep[i] || r < 0 || (r = leave_out(list, file, error)) < 0)
+                        list->v[kept++] = file;
+        }
+        list->n = kept;
+        return r;
+}
+
+/* Neither an index of a variant, nor that of original weights in another layout. */
+static bool is_main_index(const char *name)
+{
+        static const char suffix[] = SOURCE_SUFFIX ".index.json";
+        size_t len = strlen(name);
+        return source_ends_with(name, len, suffix) && before_variant(name, len - strlen(suffix)) == 0 &&
+               strncmp(name, "consolidated", strlen("consolidated")) != 0;
+}
+
+/* The one of the most frequent name, else the first. */
+static const char *choose_index(const struct listing *list)
+{
+        const struct listed_file *best = listing_find(list, LISTING_INDEX);
+        for (size_t i = 0; best == NULL && list->n_indexes > 0 && i < list->n; i++)
+                if (is_main_index(list->v[i].name))
+                        best = &list->v[i];
+        return best != NULL ? best->name : NULL;
+}
+
+/* Without an index. */
+static int choose_files(struct listing *list, const char *where, struct error *error)
+{
+        int best = 4;
+        cleanup_free bool *keep = calloc(list->n + 1, sizeof(*keep));
+        if (keep == NULL)
+                return error_no_memory(error);
+        for (size_t i = 0; i < list->n; i++)
+                if (!source_is_index(list->v[i].name) && rank(list->v[i].name) < best)
+                        best = rank(list->v[i].name);
+        if (best == 4)
+                return error_set(error, STREAMER_ENOENT, "no safetensors files %s (%s)", where, list->shown);
+        for (size_t i = 0; i < list->n; i++) {
+                const char *name = list->v[i].name;
+                keep[i] = !source_is_index(name) && rank(name) == best && !has_original(list, name);
+        }
+        int r = keep_only(list, keep, error);
+        for (size_t i = 0; r == 0 && i < list->n; i++)
+                r = check_neighbours(list, list->v[i].name, error);
+        return r;
+}
+
 int listing_choose(struct listing *list, const char *where, struct error *error)
 {
-        int best = 3;
-        size_t chosen = 0;
         listing_sort(list);
-        if (list->has_index)
-                return 0;
-        if (list->n == 0)
-                return error_set(error, STREAMER_ENOENT, "no safetensors files %s (%s)", where, list->shown);
-        for (size_t i = 0; i < list->n; i++)
-                best = rank(list->v[i].name) < best ? rank(list->v[i].name) : best;
-        for (size_t i = 0; i < list->n; i++) {
-                if (rank(list->v[i].name) == best)
-                        list->v[chosen++] = list->v[i];
-                else
-                        file_deinit(&list->v[i]);
+        list->index = choose_index(list);
+        return list->index != NULL ? 0 : choose_files(list, where, error);
+}
+
+int listing_take_index(struct listing *list, const struct st_index *index, struct error *error)
+{
+        cleanup_free bool *keep = calloc(list->n + 1, sizeof(*keep));
+        bool exists = false; /* one of its files */
+        if (keep == NULL)
+                return error_no_memory(error);
+        require(list->index != NULL);
+        for (size_t i = 0; i < index->n_files; i++) {
+                const char *name = st_index_file(index, i);
+                const struct listed_file *file = listing_find(list, name);
+                exists = exists || file != NULL || strchr(name, '/') != NULL;
+                if (file != NULL)
+                        keep[file - list->v] = true;
         }
-        list->n = chosen;
-        return 0;
+        const struct listed_file *file = listing_find(list, exists ? list->index : LISTING_WHOLE);
+        if (file != NULL) {
+                keep[file - list->v] = true;
+                list->stale = exists ? NULL : list->index;
+                list->index = exists ? file->name : NULL;
+        }
+        return file != NULL || exists ? keep_only(list, keep, error) : 0;
 }

@@ -8,11 +8,16 @@
 #pragma once
 
 #include "daemon/base/error.h"
+#include "daemon/model/safetensors.h"
 #include "proto/messages.h"
 
-#define LISTING_INDEX "model.safetensors.index.json"
-#define SIDECAR_FILES_MAX 1000 /* in one list */
+#define LISTING_INDEX "model.safetensors.index.json" /* the most frequent name of an index */
+#define LISTING_WHOLE "model.safetensors"            /* a model in one file */
+#define SIDECAR_FILES_MAX 1000                       /* in one list */
 #define SIDECAR_NAME_MAX PROTO_FILE_MAX
+#define LISTING_INDEXES_MAX 16
+
+struct source_set;
 
 struct listed_file {
         char *name;
@@ -28,16 +33,27 @@ struct listing {
         size_t n;
         /* of the weights */
         bool has_sums;
-        bool has_index; /* LISTING_INDEX is listed: its files are the model */
+        unsigned n_indexes;
+        const char *index;            /* once it is chosen: its files are the model; NULL: the list is */
+        const char *stale;            /* the index that was chosen, and of which no file exists; NULL: none was */
+        struct listed_file *left_out; /* weights that the model does not use, and a stale index */
+        size_t n_left_out;
 };
 
-/* Adds a file if it belongs to the list. Weights: the index and *.safetensors of the directory itself. Sidecars: files
+/* Adds a file if it belongs to the list. Weights: indexes and *.safetensors of the directory itself. Sidecars: files
  * that are not hidden, hold no weights (unless `weights`) and have a valid name. STREAMER_EFAILED beyond
  * SOURCE_FILES_MAX, or SIDECAR_FILES_MAX. */
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error);
-/* In a list of weights, keeps only the files of the model, unless an index decides. STREAMER_ENOENT: "no safetensors
- * files WHERE". */
+/* Whether listing_add() would, as far as the name tells. */
+bool listing_takes(const struct listing *list, const char *name);
+/* Of a list of weights, chooses the index, or the files of the model. STREAMER_ENOENT: "no safetensors files WHERE".
+ * STREAMER_EFAILED: a file of a set "-0000i-of-0000n" is missing. */
 int listing_choose(struct listing *list, const char *where, struct error *error);
+/* The chosen index names these files: leaves out the others. An index of which no file exists beside a
+ * model.safetensors is left from another download: that file is the model, and list->index becomes NULL. */
+int listing_take_index(struct listing *list, const struct st_index *index, struct error *error);
+/* The set's list of what is left out. */
+int listing_report(const struct listing *list, struct source_set *set, struct error *error);
 void listing_sort(struct listing *list);
 const struct listed_file *listing_find(const struct listing *list, const char *name); /* a sorted one; NULL: none */
 void listing_deinit(struct listing *list);                                            /* accepts a zeroed one */

@@ -31,14 +31,35 @@ int source_set_index(struct source_set *set, struct error *error)
         return 0;
 }
 
+int source_set_leave_out(struct source_set *set, const char *name, struct error *error)
+{
+        char **v =
+                set->n_left_out < SOURCE_LEFT_OUT_MAX ? array_grow(set->left_out, set->n_left_out, sizeof(*v)) : NULL;
+        if (set->n_left_out == SOURCE_LEFT_OUT_MAX)
+                return 0;
+        if (v == NULL)
+                return error_no_memory(error);
+        set->left_out = v;
+        v[set->n_left_out] = strdup(name);
+        return v[set->n_left_out] != NULL ? (set->n_left_out++, 0) : error_no_memory(error);
+}
+
+void source_set_drop_index(struct source_set *set)
+{
+        st_index_deinit(&set->index);
+        text_deinit(&set->index_text);
+        object_deinit(&set->index_object);
+}
+
 void source_set_deinit(struct source_set *set)
 {
         for (size_t i = 0; i < set->n_objects; i++)
                 object_deinit(&set->objects[i]);
         free(set->objects);
-        st_index_deinit(&set->index);
-        text_deinit(&set->index_text);
-        object_deinit(&set->index_object);
+        for (size_t i = 0; i < set->n_left_out; i++)
+                free(set->left_out[i]);
+        free(set->left_out);
+        source_set_drop_index(set);
         *set = (struct source_set){0};
 }
 
@@ -60,6 +81,23 @@ size_t source_stem_len(const char *name, size_t len)
 {
         size_t suffix = strlen(SOURCE_SUFFIX);
         return len > suffix && source_ends_with(name, len, SOURCE_SUFFIX) ? len - suffix : len;
+}
+
+bool source_is_index(const char *name)
+{
+        static const char infix[] = SOURCE_SUFFIX ".index.", suffix[] = ".json";
+        const char *index = strstr(name, infix);
+        if (index == NULL || index == name || name[0] == '.')
+                return false;
+        /* "json" or "fp16.json" */
+        const char *rest = index + strlen(infix), *dot = strrchr(rest, '.');
+        return strcmp(rest, suffix + 1) == 0 || (dot > rest && strchr(rest, '.') == dot && strcmp(dot, suffix) == 0);
+}
+
+size_t source_folder_len(const char *path)
+{
+        const char *slash = strrchr(path, '/');
+        return slash != NULL && source_is_index(slash + 1) ? (size_t)(slash - path) : strlen(path);
 }
 
 char *source_last_components(const char *path, size_t len, unsigned n)
@@ -131,7 +169,6 @@ struct source_files *source_files_new(const struct source_set *set)
         hash_init(&sums);
         for (size_t i = 0; i < set->n_objects; i++) {
                 const struct object *object = &set->objects[i];
-                const char *slash = strrchr(object->path, '/');
                 struct source_file *file = &files->v[files->n++];
                 struct hash hash;
                 hash_init(&hash);
@@ -142,7 +179,7 @@ struct source_files *source_files_new(const struct source_set *set)
                 file->has_sha256 = object->has_sha256;
                 memcpy(file->sha256, object->sha256, sizeof(file->sha256));
                 hash_update(&sums, file->sha256, sizeof(file->sha256));
-                file->name = strdup(slash != NULL ? slash + 1 : object->path);
+                file->name = strdup(object_name(object));
                 if (file->name == NULL)
                         return source_files_free(files);
         }
@@ -174,6 +211,54 @@ const struct source_file *source_files_find(const struct source_files *files, co
                         return &files->v[i];
         return NULL;
 }
+
+/* ---- notes ---- */
+
+struct source_notes *source_notes_new(const struct source_set *set)
+{
+        struct source_notes *notes = calloc(1, sizeof(*notes));
+        if (notes == NULL)
+                return NULL;
+        notes->refs = 1;
+        require(set->n_left_out <= SOURCE_LEFT_OUT_MAX);
+        for (size_t i = 0; i < set->n_left_out; i++)
+                if ((notes->left_out[notes->n_left_out++] = strdup(set->left_out[i])) == NULL)
+                        return source_notes_free(notes);
+        return notes;
+}
+
+int source_notes_add_missing(struct source_notes *notes, const char *tensor)
+{
+        require(notes->refs == 1);
+        char *name = notes->n_missing < SOURCE_MISSING_MAX ? strdup(tensor) : NULL;
+        if (notes->n_missing < SOURCE_MISSING_MAX && name == NULL)
+                return STREAMER_ENOMEM;
+        if (name != NULL)
+                notes->missing[notes->n_missing] = name;
+        notes->n_missing++;
+        return 0;
+}
+
+struct source_notes *source_notes_ref(struct source_notes *notes)
+{
+        if (notes != NULL)
+                __atomic_fetch_add(&notes->refs, 1, __ATOMIC_RELAXED);
+        return notes;
+}
+
+struct source_notes *source_notes_free(struct source_notes *notes)
+{
+        if (notes == NULL || __atomic_sub_fetch(&notes->refs, 1, __ATOMIC_ACQ_REL) > 0)
+                return NULL;
+        for (size_t i = 0; i < notes->n_left_out; i++)
+                free(notes->left_out[i]);
+        for (size_t i = 0; i < source_notes_named(notes); i++)
+                free(notes->missing[i]);
+        free(notes);
+        return NULL;
+}
+
+/* ---- published digests, checks ---- */
 
 int source_sum_differs(const unsigned char published[32], const unsigned char read[32], const char *path,
                        struct error *error)

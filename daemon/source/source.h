@@ -50,7 +50,11 @@ struct source_set {
         struct st_index index; /* of n_files, which are the objects, in the order of index.files; 0: there is none */
         struct text index_text;
         struct object index_object; /* of the kind of the others */
+        char **left_out;            /* weights of the folder that the model does not use; no more than the maximum */
+        size_t n_left_out;
 };
+
+#define SOURCE_LEFT_OUT_MAX 100
 
 struct http;
 struct hf;
@@ -132,6 +136,10 @@ void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
 /* For the kinds: n zeroed objects; index_text becomes the index, and must name files. */
 int source_set_reserve(struct source_set *set, size_t n, struct error *error);
 int source_set_index(struct source_set *set, struct error *error);
+/* As if there were none. */
+void source_set_drop_index(struct source_set *set);
+/* Adds the name of a file that is left out; from the maximum on, does nothing. */
+int source_set_leave_out(struct source_set *set, const char *name, struct error *error);
 
 /* ---- names, for the kinds ---- */
 
@@ -140,6 +148,10 @@ bool source_is_below(const char *folder, const char *path);
 bool source_ends_with(const char *text, size_t len, const char *suffix);
 /* The length of a name without ".safetensors", unless it is nothing else. */
 size_t source_stem_len(const char *name, size_t len);
+/* The name is that of an index: NAME.safetensors.index.json, or NAME.safetensors.index.VARIANT.json. */
+bool source_is_index(const char *name);
+/* The length of a path; of an index's that of its folder, after which it is named. */
+size_t source_folder_len(const char *path);
 /* The last n components of a path, or all, the last one without ".safetensors"; "model" if there is none. malloc'd. */
 char *source_last_components(const char *path, size_t len, unsigned n);
 
@@ -159,7 +171,7 @@ int source_identity_sample(const struct source_set *set, struct source_identity 
 
 /* The files that a model was loaded from, for a comparison with others. Immutable; shared by threads. */
 struct source_file {
-        char *name; /* without its directory */
+        char *name; /* in the source's folder */
         uint64_t bytes, mtime_ns;
         unsigned char identity[16];
         unsigned char sha256[32]; /* published, where has_sha256 */
@@ -180,6 +192,24 @@ int source_files_compare_sums(const struct source_files *before, const struct so
 int source_sum_differs(const unsigned char published[32], const unsigned char read[32], const char *path,
                        struct error *error);
 const struct source_file *source_files_find(const struct source_files *files, const char *name); /* NULL: none */
+
+/* What a user is told of a model besides its contents. Immutable once it is shared; shared by threads. */
+#define SOURCE_MISSING_MAX 10 /* that are named */
+struct source_notes {
+        unsigned refs; /* atomic */
+        char *left_out[SOURCE_LEFT_OUT_MAX];
+        size_t n_left_out;
+        char *missing[SOURCE_MISSING_MAX]; /* tensors that the index lists, and that are in none of its files */
+        uint64_t n_missing;                /* of all; the first are named */
+};
+struct source_notes *source_notes_new(const struct source_set *set); /* with what was left out; NULL: no memory */
+int source_notes_add_missing(struct source_notes *notes, const char *tensor); /* STREAMER_ENOMEM */
+struct source_notes *source_notes_ref(struct source_notes *notes);            /* NULL stays NULL */
+struct source_notes *source_notes_free(struct source_notes *notes);           /* with the last reference */
+static inline size_t source_notes_named(const struct source_notes *notes)     /* of the missing tensors */
+{
+        return notes->n_missing < SOURCE_MISSING_MAX ? notes->n_missing : SOURCE_MISSING_MAX;
+}
 
 /* All objects and the index file: unchanged since they were opened? */
 int source_check(const struct source_set *set, struct error *error);

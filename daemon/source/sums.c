@@ -40,7 +40,7 @@ int sums_set_digest(struct object *object, const char *hex, const char *publishe
 
 static int compare_name(const void *name, const void *object)
 {
-        return strcmp(name, strrchr(((const struct object *)object)->path, '/') + 1);
+        return strcmp(name, object_name(object));
 }
 
 /* What is wrong with a line; NULL: it is "digest  name" or "digest *name". */

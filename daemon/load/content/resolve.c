@@ -2,6 +2,7 @@
 #include "daemon/load/content/resolve.h"
 
 #include "daemon/base/hash.h"
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 
@@ -122,7 +123,8 @@ static int hash_header(struct header_text *text, struct error *error)
 
 /* ---- which tensors of a file belong to the model ---- */
 
-/* Removes the tensors of file i that the index takes from elsewhere; marks in `found` its entries that are here. */
+/* Removes the tensors of file i that the index takes from another file; marks in `found` its entries that are here.
+ * Tensors that it does not list stay: tools that add tensors to a file forget the index. */
 static void apply_index(struct st_header *header, size_t i, const struct st_index *index, bool *found)
 {
         size_t n = header->n_tensors;
@@ -130,11 +132,40 @@ static void apply_index(struct st_header *header, size_t i, const struct st_inde
         for (size_t t = 0; t < n; t++) {
                 const struct st_tensor tensor = header->tensors[t];
                 const struct st_index_entry *entry = st_index_find(index, st_name(header, &tensor), tensor.name_len);
-                if (entry == NULL || entry->file != i)
+                if (entry != NULL && entry->file != i)
                         continue;
-                found[entry - index->entries] = true;
+                if (entry != NULL)
+                        found[entry - index->entries] = true;
                 header->tensors[header->n_tensors++] = tensor;
         }
+}
+
+/* An entry without a tensor is reported, as the engine knows which tensors it needs; but a file without any of its
+ * tensors is another one than the index names. */
+static int check_entries(struct resolved *resolved, const bool *found, struct error *error)
+{
+        const struct st_index *index = &resolved->set.index;
+        const char *path = resolved->set.index_object.path;
+        cleanup_free bool *provides = calloc(index->n_files + 1, sizeof(*provides));
+        const struct st_index_entry *first = NULL, *end = index->entries + index->n_entries;
+        if (provides == NULL)
+                return error_no_memory(error);
+        for (const struct st_index_entry *e = index->entries; e < end; e++)
+                provides[e->file] = provides[e->file] || found[e - index->entries];
+        for (const struct st_index_entry *e = index->entries; e < end; e++) {
+                if (found[e - index->entries])
+                        continue;
+                if (!provides[e->file])
+                        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
+                                         index->text + e->name, st_index_file(index, e->file), path);
+                first = first != NULL ? first : e;
+                if (resolved->notes != NULL && source_notes_add_missing(resolved->notes, index->text + e->name) < 0)
+                        return error_no_memory(error);
+        }
+        if (first != NULL && resolved->notes != NULL)
+                log_warn("%" PRIu64 " tensors of the index are not in its files, the first of them '%s' (%s)",
+                         resolved->notes->n_missing, index->text + first->name, path);
+        return 0;
 }
 
 /* ---- all of it ---- */
@@ -207,10 +238,8 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
         plan_names_deinit(&names);
         if (r < 0)
                 return r;
-        for (const struct st_index_entry *e = index->entries; e < index->entries + index->n_entries; e++)
-                if (!found[e - index->entries])
-                        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
-                                         index->text + e->name, st_index_file(index, e->file), set->index_object.path);
+        if (index->n_files > 0 && check_entries(resolved, found, error) < 0)
+                return error->code;
         r = take_plan(resolved, block_size, budget, error);
         return r < 0 ? r : plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
 }

@@ -30,6 +30,8 @@ struct header_text {
 struct resolved {
         struct source_set set;
         bool borrowed; /* the set */
+        struct source_notes
+                *notes; /* to which tensors are added that the index lists in vain; NULL: not wanted; borrowed */
         struct header_text *texts;
         struct plan_file *files; /* their headers, without tensors that the index takes from another file */
         struct plan plan;

@@ -149,10 +149,11 @@ void op_send(struct op *op)
         load_progress(load, &p);
         p.state = load_request_state(request);
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
+        const struct source_notes *notes = reply_notes(p.state == LOAD_READY ? load->targets[0].generation : NULL);
         event_send(op->session, "op", ku64("op", op->id), kif(op->request != 0, ku64("request", op->request)),
                    kstr("name", request->name), REPLY_PROGRESS(p), ku64("restarts", p.restarts),
                    kbool("resident", was_resident(load)), kif(bad, kstr("code", code_wire(error->code))),
-                   kif(bad, kstr("text", error->text)),
+                   kif(bad, kstr("text", error->text)), REPLY_NOTES(notes),
                    kif(load_ended(load->state) && count_failed(load) > 0, kcall("failed", write_failed, load)));
 }
 

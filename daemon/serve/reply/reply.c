@@ -94,7 +94,20 @@ static const char *source_of(const struct generation *g, const char *name)
         return known != NULL ? model_name_source(known) : g->source;
 }
 
-void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
+void reply_text(struct writer *w, const void *texts, size_t i)
+{
+        writer_str(w, ((char *const *)texts)[i]);
+}
+
+const struct source_notes reply_no_notes;
+
+const struct source_notes *reply_notes(const struct generation *g)
+{
+        return g != NULL && g->notes != NULL ? g->notes : &reply_no_notes;
+}
+
+void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired,
+                 const struct source_notes *notes)
 {
         static const struct generation absent; /* for the values of a model of which nothing is resident */
         uint64_t now = now_ns(), leases = 0, last_used_ns = 0;
@@ -131,5 +144,6 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                       kif(failed, kstr("error", resident ? g->error.text : desired->error.text)),
                       kif(tried, ku64("tries", desired->attempts)),
                       kif(tried && desired->retry_at_ns > 0,
-                          ku64("retry_in_ns", desired->retry_at_ns > now ? desired->retry_at_ns - now : 1)));
+                          ku64("retry_in_ns", desired->retry_at_ns > now ? desired->retry_at_ns - now : 1)),
+                      REPLY_NOTES(notes));
 }

@@ -122,7 +122,7 @@ static size_t write_name(struct items *rows, const struct models *models, const 
         for (; end < models->n && strcmp(entries[end].name, name) == 0; end++)
                 resident = resident || !list_empty(&entries[end].generation->names);
         if (desired != NULL && !resident) {
-                reply_model(&rows->w, &(struct model_set){.name = name}, desired);
+                reply_model(&rows->w, &(struct model_set){.name = name}, desired, &reply_no_notes);
                 rows->n++;
         }
         for (; at < end && rows->w.buf.size < LIST_BYTES; rows->n++) {
@@ -130,7 +130,7 @@ static size_t write_name(struct items *rows, const struct models *models, const 
                 const struct generation *first = entries[at].generation;
                 while (at < end && group.n < MODEL_SET_MAX && model_set_same(entries[at].generation, first))
                         group.members[group.n++] = entries[at++].generation;
-                reply_model(&rows->w, &group, desired);
+                reply_model(&rows->w, &group, desired, &reply_no_notes);
         }
         return end;
 }

@@ -27,7 +27,8 @@ static void write_models(struct writer *w, const void *data)
         bool exists = shown->group.n > 0 || shown->desired != NULL;
         writer_array(w, exists);
         if (exists)
-                reply_model(w, &shown->group, shown->desired);
+                reply_model(w, &shown->group, shown->desired,
+                            reply_notes(shown->group.n > 0 ? model_set_leading(&shown->group) : NULL));
 }
 
 /* ---- tensors ---- */

@@ -256,12 +256,19 @@ int hf_reply_parse(char *text, size_t size, const char *folder, char commit[HF_C
 
 /* ---- opening ---- */
 
+/* A file, or an index; else a folder. */
+static bool is_file(const char *path)
+{
+        const char *slash = strrchr(path, '/');
+        return source_ends_with(path, strlen(path), SOURCE_SUFFIX) || source_is_index(slash != NULL ? slash + 1 : path);
+}
+
 /* The folder of a path, with its slash: of a file the one that it lies in. "": the repository. malloc'd. */
 static char *folder_of(const char *path)
 {
         size_t len = strlen(path);
         const char *slash = strrchr(path, '/');
-        if (source_ends_with(path, len, SOURCE_SUFFIX))
+        if (is_file(path))
                 return strndup(path, slash != NULL ? (size_t)(slash + 1 - path) : 0);
         return format_new("%s%s", path, len > 0 ? "/" : "");
 }
@@ -331,10 +338,9 @@ static int find_revision(struct remote_dir *dir, const struct hf *hf, struct par
 }
 
 /* A cache in front of the Hub may hold another file under the name, which has another size. */
-static int check_file(const struct remote_dir *dir, const struct listing *list, struct object *object, bool want_sha256,
-                      struct error *error)
+static int check_file(const struct listing *list, struct object *object, bool want_sha256, struct error *error)
 {
-        const struct listed_file *file = listing_find(list, object->path + strlen(dir->shown));
+        const struct listed_file *file = listing_find(list, object_name(object));
         int r = 0;
         if (file != NULL && file->bytes != UINT64_MAX && file->bytes != object->version.size)
                 return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
@@ -400,10 +406,15 @@ static int open_files(struct remote_dir *dir, const struct parts *parts, struct 
 {
         const char *slash = strrchr(parts->path, '/');
         const struct remote_file file = {.name = slash != NULL ? slash + 1 : parts->path};
-        if (source_ends_with(parts->path, strlen(parts->path), SOURCE_SUFFIX)) {
+        if (is_file(parts->path))
                 listing_sort(list);
-                return source_set_reserve(set, 1, error) ?: remote_dir_open_files(dir, &file, 1, set->objects, error);
+        if (source_is_index(file.name)) {
+                dir->listing = NULL; /* it was chosen */
+                return remote_dir_open_text(dir, file.name, &set->index_object, error)
+                               ?: remote_dir_open(dir, set, error);
         }
+        if (is_file(parts->path))
+                return source_set_reserve(set, 1, error) ?: remote_dir_open_files(dir, &file, 1, set->objects, error);
         return listing_choose(list, parts->path[0] != '\0' ? "in this folder of the revision" : "in this revision",
                               error)
                        ?: remote_dir_open(dir, set, error);
@@ -419,7 +430,7 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
         dir.listing = &list;
         r = r ?: open_files(&dir, &parts, &list, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
-                r = check_file(&dir, &list, &set->objects[i], want_sha256, error);
+                r = check_file(&list, &set->objects[i], want_sha256, error);
         return r;
 }
 

@@ -3,8 +3,8 @@
  * A path becomes a set of open files:
  *
  *   a file                      > itself
- *   a folder with an index      > the files that its weight_map names
- *   a folder without            > the names that listing_choose() leaves
+ *   an index                    > the files that its weight_map names
+ *   a folder                    > as its index, if listing_choose() finds one, else the names that it leaves
  *
  * All are opened before any is read. A missing file fails the load. The functions of the URI do not access the path.
  *
@@ -27,6 +27,7 @@
 #include <sys/stat.h>
 
 #define FILE_SCHEME "file://"
+#define LISTED "listed in its folder"
 #define DEPTH_MAX 8            /* directories below the source's that are listed for sidecars */
 #define SAMPLE_ENTRIES_MAX 512 /* examined to find a file of a root */
 
@@ -106,7 +107,7 @@ static char *local_default_name(const char *canonical, unsigned n)
         size_t len;
         const char *repository = find_repository(canonical, &len);
         if (repository == NULL)
-                return source_last_components(canonical, strlen(canonical), n + 1);
+                return source_last_components(canonical, source_folder_len(canonical), n + 1);
         const char *revision = repository + len + strlen(SNAPSHOTS);
         cleanup_free char *text = strndup(repository, len);
         if (text == NULL)
@@ -169,6 +170,8 @@ static int open_in_folder(struct object *object, const struct root_path *folder,
         int fd = -1;
         int r = root_path_init_child(&path, folder, name, error) ?: root_path_open_file(&path, &fd, error)
                         ?: object_init_consume_fd(object, fd, path.shown, error);
+        if (r == 0)
+                object->folder_len = strlen(path.shown) - strlen(name);
         if (r == STREAMER_ENOENT && promise != NULL)
                 return error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)", promise, path.shown);
         return r;
@@ -186,6 +189,22 @@ struct walk {
 static int walk_folder(struct walk *walk, const struct root_path *path, const char *prefix, unsigned depth,
                        struct error *error);
 
+/* Folders, FIFOs and the like are no weights, whatever their names, nor are links to them. A link that leads nowhere is
+ * listed, and fails when it is opened. */
+static int add_weights(struct listing *list, const struct root_path *folder, const char *name, struct error *error)
+{
+        struct stat st;
+        struct error ignored;
+        cleanup_close int path_fd = -1;
+        cleanup_with(root_path_deinit) struct root_path path = {0};
+        if (strcmp(name, SUMS_NAME) != 0 && !listing_takes(list, name))
+                return 0;
+        int r = root_path_init_child(&path, folder, name, error);
+        if (r < 0 || (root_path_find(&path, &path_fd, &st, &ignored) == 0 && !S_ISREG(st.st_mode)))
+                return r;
+        return listing_add(list, name, UINT64_MAX, "", error);
+}
+
 /* A sidecar that cannot be opened by its name is skipped. 1: the walk ends. */
 static int walk_entry(struct walk *walk, const struct root_path *folder, int folder_fd, const char *entry,
                       const char *prefix, unsigned depth, struct error *error)
@@ -195,7 +214,7 @@ static int walk_entry(struct walk *walk, const struct root_path *folder, int fol
         struct error ignored;
         cleanup_close int path_fd = -1;
         if (walk->list != NULL && !walk->list->sidecars)
-                return listing_add(walk->list, entry, UINT64_MAX, "", error);
+                return add_weights(walk->list, folder, entry, error);
         if (walk->list == NULL && walk->examined++ == SAMPLE_ENTRIES_MAX)
                 return 1;
         if (entry[0] == '.' || fstatat(folder_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -259,22 +278,54 @@ static int find_folder(struct root_path *folder, const struct sources *sources, 
 
 /* ---- weights ---- */
 
+/* Opening takes the version before the text is read: later changes are detected at the end of the load. */
+static int open_index(struct source_set *set, const struct root_path *folder, const char *name, const char *promise,
+                      struct error *error)
+{
+        struct object *index = &set->index_object;
+        return open_in_folder(index, folder, name, promise, error)
+                       ?: text_read_fd(&set->index_text, index->fd, ST_HEADER_MAX, index->path, error)
+                       ?: source_set_index(set, error);
+}
+
+static int open_indexed(struct source_set *set, const struct root_path *folder, struct error *error)
+{
+        int r = source_set_reserve(set, set->index.n_files, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                r = open_in_folder(&set->objects[i], folder, st_index_file(&set->index, i), "named by the index",
+                                   error);
+        return r;
+}
+
+static int open_listed(struct source_set *set, const struct root_path *folder, const struct listing *list,
+                       struct error *error)
+{
+        int r = source_set_reserve(set, list->n, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                r = open_in_folder(&set->objects[i], folder, list->v[i].name, LISTED, error);
+        return r;
+}
+
 static int open_folder(struct source_set *set, const struct root_path *path, struct error *error)
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = path->shown};
-        struct object *index = &set->index_object;
         int r = list_folder(&list, path, error) ?: listing_choose(&list, "in this folder", error);
-        /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
-        if (r == 0 && list.has_index)
-                r = open_in_folder(index, path, LISTING_INDEX, "listed in its folder", error)
-                            ?: text_read_fd(&set->index_text, index->fd, ST_HEADER_MAX, index->path, error)
-                            ?: source_set_index(set, error);
-        r = r ?: source_set_reserve(set, list.has_index ? set->index.n_files : list.n, error);
-        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
-                r = list.has_index
-                            ? open_in_folder(&set->objects[i], path, st_index_file(&set->index, i),
-                                             "named by the index", error)
-                            : open_in_folder(&set->objects[i], path, list.v[i].name, "listed in its folder", error);
+        if (r == 0 && list.index != NULL)
+                r = open_index(set, path, list.index, LISTED, error) ?: listing_take_index(&list, &set->index, error);
+        if (r == 0 && list.index == NULL)
+                source_set_drop_index(set);
+        r = r ?: listing_report(&list, set, error);
+        if (r < 0)
+                return r;
+        if (list.index == NULL)
+                return open_listed(set, path, &list, error);
+        r = open_indexed(set, path, error);
+        for (size_t i = 0; r == STREAMER_EFAILED && i < list.n_left_out; i++)
+                if (strcmp(list.left_out[i].name, LISTING_WHOLE) == 0) {
+                        const struct error why = *error;
+                        return error_set(error, r, "%s; " LISTING_WHOLE " beside it can be loaded by its path",
+                                         why.text);
+                }
         return r;
 }
 
@@ -284,11 +335,13 @@ static int local_open(const struct sources *sources, const char *canonical, bool
         cleanup_with(root_path_deinit) struct root_path folder = {0};
         bool is_folder;
         int r = find_folder(&folder, sources, canonical, &is_folder, error);
+        const char *name = strrchr(canonical, '/') + 1;
         if (r == 0 && is_folder)
                 r = open_folder(set, &folder, error);
+        else if (r == 0 && source_is_index(name))
+                r = open_index(set, &folder, name, NULL, error) ?: open_indexed(set, &folder, error);
         else if (r == 0)
-                r = source_set_reserve(set, 1, error)
-                            ?: open_in_folder(&set->objects[0], &folder, strrchr(canonical, '/') + 1, NULL, error);
+                r = source_set_reserve(set, 1, error) ?: open_in_folder(&set->objects[0], &folder, name, NULL, error);
         return r == 0 && want_sha256 ? sums_find(&folder, set->objects, set->n_objects, error) : r;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * s3://bucket/key and s3://bucket/prefix/, taken literally: no percent-decoding, nothing collapsed. A key ends in
- * ".safetensors"; anything else is a prefix, which becomes objects like a folder:
+ * ".safetensors", or is that of an index; anything else is a prefix, which becomes objects like a folder:
  *
  *   list (paged), and the index, if there is one > choose > request the first bytes of all at once
  *
@@ -63,7 +63,8 @@ static int s3_canonical(const char *source, char **out, struct error *error)
                 return error_set(error, STREAMER_EINVAL, "%.200s...: longer than a key can be", source);
         if (!codec_utf8(source, strlen(source)))
                 return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
-        bool complete = is_prefix(source) || source_ends_with(key, strlen(key), SOURCE_SUFFIX);
+        bool complete = is_prefix(source) || source_ends_with(key, strlen(key), SOURCE_SUFFIX) ||
+                        (strrchr(source, '/') > bucket && source_is_index(strrchr(source, '/') + 1));
         *out = format_new("%s%s", source, complete ? "" : "/");
         return *out != NULL ? 0 : error_no_memory(error);
 }
@@ -71,7 +72,7 @@ static int s3_canonical(const char *source, char **out, struct error *error)
 static char *s3_default_name(const char *canonical, unsigned n)
 {
         const char *path = canonical + strlen(SCHEME);
-        return source_last_components(path, strlen(path), n + 1);
+        return source_last_components(path, source_folder_len(path), n + 1);
 }
 
 /* A source in the region that its bucket is assumed to be in. */
@@ -138,7 +139,8 @@ static int list_weights(const struct place *p, struct listing *list, struct obje
                 object_deinit(index);
         http_fetch_deinit(&fetches[1]);
         r = r ?: listing_choose(list, "with this prefix", p->error);
-        const struct listed_file *listed = r == 0 ? listing_find(list, LISTING_INDEX) : NULL;
+        bool chosen = r == 0 && same_text(list->index, LISTING_INDEX);
+        const struct listed_file *listed = chosen ? listing_find(list, LISTING_INDEX) : NULL;
         if (listed == NULL || index->ops == NULL ||
             (listed->tag[0] != '\0' && !object_http_has_etag(index, listed->tag)))
                 object_deinit(index);
@@ -282,7 +284,7 @@ static int list_again(const struct place *p, struct listing *list, const struct 
 {
         struct http_fetch fetch;
         cleanup_with(listing_deinit) struct listing first = *list;
-        const char *name = object->path + strlen(p->dir.shown);
+        const char *name = object_name(object);
         *list = (struct listing){.shown = first.shown};
         int r = list_pages(p, list, &fetch, 1) ?: listing_choose(list, "with this prefix", p->error);
         if (r < 0)
@@ -327,9 +329,15 @@ static int open_weights(struct place *p, void *what)
         struct source_set *set = weights->set;
         cleanup_with(listing_deinit) struct listing list = {.shown = p->dir.source};
         bool listed = is_prefix(p->dir.source);
-        int r = listed ? open_listed(p, &list, set)
-                       : source_set_reserve(set, 1, p->error)
-                                 ?: remote_dir_open_files(&p->dir, &itself, 1, set->objects, p->error);
+        int r;
+        if (listed)
+                r = open_listed(p, &list, set);
+        else if (source_is_index(itself.name))
+                r = remote_dir_open_text(&p->dir, itself.name, &set->index_object, p->error)
+                            ?: remote_dir_open(&p->dir, set, p->error);
+        else
+                r = source_set_reserve(set, 1, p->error)
+                            ?: remote_dir_open_files(&p->dir, &itself, 1, set->objects, p->error);
         if (r == 0 && weights->want_sha256)
                 r = find_sums(p, listed ? &list : NULL, set);
         if (r < 0)

@@ -77,6 +77,9 @@ int remote_dir_open_files(const struct remote_dir *dir, const struct remote_file
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = remote_dir_url_init(dir, &files[i], &urls[i], error);
         r = r ?: object_http_open(dir->http, urls, n, objects, error);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                if (files[i].name != NULL && objects[i].path != NULL)
+                        objects[i].folder_len = strlen(dir->shown);
         for (size_t i = 0; i < n; i++)
                 remote_dir_url_deinit(&urls[i]);
         return r;
@@ -89,15 +92,24 @@ int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct 
 
 int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error)
 {
-        const struct listing *listing = dir->listing;
+        struct listing *listing = dir->listing;
         const struct st_index *index = &set->index;
-        bool indexed = listing == NULL || listing->has_index;
+        bool indexed = listing == NULL || listing->index != NULL;
         int r = 0;
         if (indexed && set->index_object.ops == NULL)
-                r = remote_dir_open_text(dir, LISTING_INDEX, &set->index_object, error);
+                r = remote_dir_open_text(dir, listing != NULL ? listing->index : LISTING_INDEX, &set->index_object,
+                                         error);
         if (r == 0 && indexed)
                 r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error)
                             ?: source_set_index(set, error);
+        if (r == 0 && indexed && listing != NULL) {
+                r = listing_take_index(listing, index, error);
+                indexed = listing->index != NULL;
+        }
+        if (r == 0 && !indexed)
+                source_set_drop_index(set);
+        if (r == 0 && listing != NULL)
+                r = listing_report(listing, set, error);
         if (r < 0)
                 return r;
         size_t n = indexed ? index->n_files : listing->n;

@@ -12,12 +12,12 @@
 struct remote_dir {
         const char *source; /* canonical; borrowed */
         struct http *http;
-        struct http_access *access;    /* NULL: no credentials */
-        char *url, *shown;             /* of the directory, with its slash: encoded; for messages */
-        bool atomic;                   /* as object_url.atomic */
-        bool etags;                    /* the tags of the listing are ETags or times */
-        const struct listing *listing; /* of the weights; NULL: the directory is not listed */
-        const char *promise;           /* of the listing: "listed in ..." */
+        struct http_access *access; /* NULL: no credentials */
+        char *url, *shown;          /* of the directory, with its slash: encoded; for messages */
+        bool atomic;                /* as object_url.atomic */
+        bool etags;                 /* the tags of the listing are ETags or times */
+        struct listing *listing;    /* of the weights; NULL: the directory is not listed */
+        const char *promise;        /* of the listing: "listed in ..." */
 };
 
 struct remote_file {
@@ -39,6 +39,6 @@ int remote_dir_open_files(const struct remote_dir *dir, const struct remote_file
 /* A file that is no safetensors file: see object_url.text. */
 int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct object *object, struct error *error);
 
-/* Opens the model's files: those that the index names if the listing has an index or there is no listing; else all that
- * the listing names. The set's index_object may be open. */
+/* Opens the model's files: those that the index names if the listing has chosen one or there is no listing; else all
+ * that the listing names. The set's index_object may be open. */
 int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error);

@@ -4,6 +4,7 @@
  * daemon/load have the rules.
  */
 #include "tests/integration/remote_fixture.h"
+#include "tests/lib/streamerctl.h"
 
 /* ---- files ---- */
 
@@ -47,6 +48,70 @@ TEST(stale_copies_in_other_shards_are_ignored)
         struct model *m = model_mixed(11, 4 << 20);
         model_write_sharded(m, fixture_path("stale"), 3, true);
         load_equals(fixture_path("stale"), "stale", m);
+}
+
+/* ---- what the layout of a folder leaves out ---- */
+
+/* A folder with one file of this name, and an index. */
+static char *make_indexed(const char *folder, const struct model *m, const char *weight_map)
+{
+        char *path = fixture_path("%s", folder), *text = format_text("{\"weight_map\":{%s}}", weight_map);
+        must(mkdir(path, 0755));
+        model_write(m, format_text("%s/a.safetensors", path));
+        file_put(path, "model.safetensors.index.json", text);
+        return path;
+}
+
+static struct model *model_of(const char *first, const char *second)
+{
+        struct model *m = model_new(31);
+        model_add(m, first, "U8", (uint64_t[]){100}, 1);
+        if (second != NULL)
+                model_add(m, second, "U8", (uint64_t[]){100}, 1);
+        return m;
+}
+
+TEST(a_tensor_that_the_index_does_not_list_is_loaded)
+{
+        struct model *m = model_of("listed", "unlisted");
+        load_equals(make_indexed("unlisted", m, "\"listed\":\"a.safetensors\""), "unlisted", m);
+}
+
+TEST(an_entry_of_the_index_without_a_tensor_is_reported)
+{
+        struct model *m = model_of("listed", NULL);
+        char *folder = make_indexed("entries", m, "\"listed\":\"a.safetensors\",\"mtp.fc\":\"a.safetensors\"");
+        struct ctl r;
+        ctl(&r, test_daemon.socket, "load", folder, NULL);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        ck_assert_ptr_nonnull(
+                strstr(r.err, "streamerctl: entries: 1 tensor of the index is in none of its files: mtp.fc"));
+        ctl_says(test_daemon.socket, 0, "missing     1 tensor of the index is in none of its files: mtp.fc", "show",
+                 "entries", NULL);
+        const json_t *shown = client_show(client, "entries");
+        ck_assert_uint_eq(json_number(shown, "missing_tensors"), 1);
+        ck_assert_str_eq(json_text(shown, "missing.0"), "mtp.fc");
+        client_equals(client, "entries", m);
+        client_unload(client, "entries");
+}
+
+TEST(weights_that_are_left_out_are_named)
+{
+        struct model *m = model_of("listed", NULL);
+        char *folder = make_indexed("left", m, "\"listed\":\"a.safetensors\"");
+        struct ctl r;
+        model_write(m, format_text("%s/mtp.safetensors", folder));
+        for (int again = 0; again < 2; again++) { /* also where it is resident */
+                ctl(&r, test_daemon.socket, "load", folder, NULL);
+                ck_assert_msg(r.code == 0, "%s", r.err);
+                ck_assert_str_eq(r.err, "streamerctl: left: left out, not part of the model: mtp.safetensors\n");
+                ctl_says(test_daemon.socket, 0, "\"left_out\":[\"mtp.safetensors\"]", "load", folder, "--json", NULL);
+        }
+        ctl_says(test_daemon.socket, 0, "left out    mtp.safetensors", "show", "left", NULL);
+        ck_assert_str_eq(json_text(client_show(client, "left"), "left_out.0"), "mtp.safetensors");
+        ctl(&r, test_daemon.socket, "load", "-q", folder, NULL);
+        ck_assert_str_eq(r.err, "");
+        client_unload(client, "left");
 }
 
 /* ---- published digests ---- */

@@ -105,6 +105,8 @@ TEST(rules_apply_to_the_uri_of_a_file, EACH(uris))
 
 /* ---- folders ---- */
 
+#define INDEX "root/model.safetensors.index.json"
+
 FIXTURE(.each = {make_stage, NULL});
 
 static const struct {
@@ -139,11 +141,79 @@ TEST(a_folder_without_safetensors_is_not_found)
         assert_refuses("root", STREAMER_ENOENT, "no safetensors files in this folder");
 }
 
-TEST(a_folder_that_is_named_like_a_file_fails_the_source)
+TEST(what_is_no_file_is_not_listed_whatever_its_name)
 {
         make_file("root/a.safetensors", "x");
         make_folder("root/b.safetensors");
-        assert_refuses("root", STREAMER_EFAILED, "a folder, not a regular file (");
+        make_link("b.safetensors", "root/c.safetensors");
+        must(mkfifo(at("root/d.safetensors"), 0644));
+        make_folder(INDEX);
+        assert_opens("root", 1);
+        assert_object(0, "root/a.safetensors");
+}
+
+static const struct {
+        const char *files[8], *model[4], *left_out[4], *error;
+} layouts[] = {
+        /* Variants give way to the files that they are variants of. */
+        {{"x.safetensors", "x.fp16.safetensors", "y.bf16.safetensors"},
+         {"x.safetensors", "y.bf16.safetensors"},
+         {"x.fp16.safetensors"},
+         NULL},
+        {{"x-00001-of-00002.safetensors", "x-00002-of-00002.safetensors", "x.fp16-00001-of-00001.safetensors"},
+         {"x-00001-of-00002.safetensors", "x-00002-of-00002.safetensors"},
+         {"x.fp16-00001-of-00001.safetensors"},
+         NULL},
+        {{"x-00001-of-00001.safetensors", "x-00001-of-00001.fp16.safetensors"},
+         {"x-00001-of-00001.safetensors"},
+         {"x-00001-of-00001.fp16.safetensors"},
+         NULL},
+        {{"x.safetensors", "x.part.safetensors"}, {"x.part.safetensors", "x.safetensors"}, {NULL}, NULL},
+        {{"model.safetensors", "mtp.safetensors"}, {"model.safetensors"}, {"mtp.safetensors"}, NULL},
+        /* Sets are complete, from 1 or from 0 on. */
+        {{"a-1-of-2.safetensors", "a-2-of-2.safetensors", "b-0-of-2.safetensors"},
+         {NULL},
+         {NULL},
+         "b-1-of-2.safetensors is missing"},
+        {{"a-0-of-2.safetensors", "a-1-of-2.safetensors"},
+         {"a-0-of-2.safetensors", "a-1-of-2.safetensors"},
+         {NULL},
+         NULL},
+        {{"x-00001-of-00002.safetensors"}, {NULL}, {NULL}, "x-00002-of-00002.safetensors is missing"},
+        {{"x-00001-of-00003.safetensors", "x-00003-of-00003.safetensors"},
+         {NULL},
+         {NULL},
+         "x-00002-of-00003.safetensors is missing: an incomplete download? ("},
+        {{"x-00002-of-00002.safetensors"}, {NULL}, {NULL}, "x-00001-of-00002.safetensors is missing"},
+        {{"x-00001-of-00002.safetensors", "x-00002-of-00002.safetensors", "x-00001-of-00001.safetensors"},
+         {"x-00001-of-00001.safetensors", "x-00001-of-00002.safetensors", "x-00002-of-00002.safetensors"},
+         {NULL},
+         NULL},
+        {{"x-of-2.safetensors", "x-9-of-2.safetensors"}, {"x-9-of-2.safetensors", "x-of-2.safetensors"}, {NULL}, NULL},
+};
+
+static size_t count(const char *const *names, size_t max)
+{
+        size_t n = 0;
+        while (n < max && names[n] != NULL)
+                n++;
+        return n;
+}
+
+TEST(a_layout_is_complete_and_leaves_out_what_it_does_not_use, EACH(layouts))
+{
+        for (size_t i = 0; i < count(layouts[_i].files, 8); i++)
+                make_file(format_text("root/%s", layouts[_i].files[i]), "x");
+        if (layouts[_i].error != NULL) {
+                assert_refuses("root", STREAMER_EFAILED, layouts[_i].error);
+                return;
+        }
+        assert_opens("root", count(layouts[_i].model, 4));
+        for (size_t i = 0; i < set.n_objects; i++)
+                assert_object(i, format_text("root/%s", layouts[_i].model[i]));
+        ck_assert_uint_eq(set.n_left_out, count(layouts[_i].left_out, 4));
+        for (size_t i = 0; i < set.n_left_out; i++)
+                ck_assert_str_eq(set.left_out[i], layouts[_i].left_out[i]);
 }
 
 TEST(a_listed_file_that_cannot_be_found_fails_the_source)
@@ -163,8 +233,6 @@ TEST(a_folder_of_too_many_files_is_refused)
 
 /* ---- the index ---- */
 
-#define INDEX "root/model.safetensors.index.json"
-
 TEST(the_index_names_the_files)
 {
         make_file(INDEX, "{\"metadata\":{},\"weight_map\":{\"t\":\"b.safetensors\",\"u\":\"a.safetensors\","
@@ -179,6 +247,87 @@ TEST(the_index_names_the_files)
         ck_assert(set.index.n_files > 0);
         ck_assert_uint_eq(set.index.n_entries, 3);
         ck_assert_str_eq(set.index_object.path, at(INDEX));
+        ck_assert_uint_eq(set.n_left_out, 2);
+        ck_assert_str_eq(set.left_out[0], "extra.safetensors");
+        ck_assert_str_eq(set.left_out[1], "model.safetensors");
+}
+
+static const struct {
+        const char *name;
+        bool is_index;
+} indexes[] = {
+        {"model.safetensors.index.json", true},      {"diffusion_pytorch_model.safetensors.index.json", true},
+        {"model.safetensors.index.fp16.json", true}, {"model.safetensors.index.json.bak", false},
+        {"model.safetensors.index.a.b.json", false}, {"model.safetensors.index..json", false},
+        {".safetensors.index.json", false},          {"config.json", false},
+        {"pytorch_model.bin.index.json", false},
+};
+
+TEST(an_index_is_known_by_its_name, EACH(indexes))
+{
+        ck_assert_int_eq(source_is_index(indexes[_i].name), indexes[_i].is_index);
+}
+
+static const char *const main_indexes[] = {"diffusion_pytorch_model.safetensors.index.json",
+                                           "model.safetensors.index.json"};
+
+TEST(an_index_of_any_name_counts_unless_it_is_of_a_variant, EACH(main_indexes))
+{
+        make_file(format_text("root/%s", main_indexes[_i]), "{\"weight_map\":{\"t\":\"./b.safetensors\"}}");
+        make_file("root/a.fp16.safetensors.index.json", "{\"weight_map\":{\"t\":\"a.safetensors\"}}");
+        make_file("root/consolidated.safetensors.index.json", "{\"weight_map\":{\"t\":\"a.safetensors\"}}");
+        make_file("root/a.safetensors", "x");
+        make_file("root/b.safetensors", "x");
+        assert_opens("root", 1);
+        assert_object(0, "root/b.safetensors");
+        ck_assert_uint_eq(set.n_left_out, 1);
+        ck_assert_str_eq(set.left_out[0], "a.safetensors");
+}
+
+TEST(an_index_is_a_source_by_its_path)
+{
+        make_file(INDEX, "{\"weight_map\":{\"t\":\"b.safetensors\"}}");
+        make_file("root/other.safetensors.index.fp16.json", "{\"weight_map\":{\"t\":\"a.safetensors\"}}");
+        make_file("root/a.safetensors", "x");
+        make_file("root/b.safetensors", "x");
+        assert_opens(INDEX, 1);
+        assert_object(0, "root/b.safetensors");
+        assert_opens("root/other.safetensors.index.fp16.json", 1);
+        assert_object(0, "root/a.safetensors");
+        assert_refuses("root/gone.safetensors.index.json", STREAMER_ENOENT, "No such file");
+}
+
+TEST(files_of_an_index_may_lie_in_folders_below_it)
+{
+        make_file(INDEX, "{\"weight_map\":{\"t\":\"shards/a.safetensors\",\"u\":\"./b.safetensors\"}}");
+        make_file("root/shards/a.safetensors", "x");
+        make_file("root/b.safetensors", "x");
+        assert_opens("root", 2);
+        assert_object(0, "root/b.safetensors");
+        assert_object(1, "root/shards/a.safetensors");
+        ck_assert_str_eq(object_name(&set.objects[1]), "shards/a.safetensors");
+        ck_assert_uint_eq(set.n_left_out, 0);
+}
+
+/* It is left from another download. */
+TEST(an_index_of_which_no_file_exists_gives_way_to_the_whole_model)
+{
+        make_file(INDEX, "{\"weight_map\":{\"t\":\"model-00001-of-00002.safetensors\"}}");
+        make_file("root/model.safetensors", "x");
+        assert_opens("root", 1);
+        assert_object(0, "root/model.safetensors");
+        ck_assert_uint_eq(set.index.n_files, 0);
+        ck_assert_uint_eq(set.n_left_out, 1);
+        ck_assert_str_eq(set.left_out[0], "model.safetensors.index.json");
+}
+
+TEST(an_index_of_which_a_file_is_missing_fails_and_names_the_whole_model)
+{
+        make_file(INDEX, "{\"weight_map\":{\"t\":\"a.safetensors\",\"u\":\"b.safetensors\"}}");
+        make_file("root/model.safetensors", "x");
+        make_file("root/a.safetensors", "x");
+        assert_refuses("root", STREAMER_EFAILED, "named by the index, but cannot be found (");
+        assert_refuses("root", STREAMER_EFAILED, "model.safetensors beside it can be loaded by its path");
 }
 
 static const struct {
@@ -188,12 +337,14 @@ static const struct {
         {"{\"weight_map\":{\"t\":\"../outside/secret.safetensors\"}}", "model.safetensors.index.json"},
         {"{\"weight_map\":{\"t\":\"/etc/passwd\"}}", "model.safetensors.index.json"},
         {"{\"weight_map\":{}}", "names no file"},
-        {"{\"weight_map\":{\"t\":\"missing.safetensors\"}}", "named by the index, but cannot be found ("},
+        {"{\"weight_map\":{\"t\":\"missing.safetensors\",\"u\":\"a.safetensors\"}}",
+         "named by the index, but cannot be found ("},
 };
 
 TEST(a_bad_index_fails_the_source, EACH(bad_indexes))
 {
         make_file(INDEX, bad_indexes[_i].text);
+        make_file("root/a.safetensors", "x");
         make_file("root/model.safetensors", "x");
         assert_refuses("root", STREAMER_EFAILED, bad_indexes[_i].what);
 }
@@ -221,7 +372,8 @@ TEST(a_dangling_index_is_an_error)
 TEST(an_index_that_is_a_fifo_is_not_waited_on)
 {
         must(mkfifo(at(INDEX), 0644));
-        assert_refuses("root", STREAMER_EFAILED, "a FIFO, not a regular file");
+        assert_refuses("root", STREAMER_ENOENT, "no safetensors files in this folder");
+        assert_refuses(INDEX, STREAMER_EFAILED, "a FIFO, not a regular file");
 }
 
 TEST(an_index_over_its_limit_is_not_read)
