@@ -40,6 +40,11 @@ static void check_root(struct doctor *d, const char *root)
 {
         json_auto_t *reply = NULL;
         int rc = ask(d->ctl->client, "doctor", json_pack("{s:s}", "root", root), &reply);
+        if (reply && json_bool(reply, "changed"))
+                doctor_add(d, FINDING_WARN, "root",
+                           "order the daemon after its mounts (RequiresMountsFor= in the unit), or restart it",
+                           "%s: another file system (%s) is mounted there than when the daemon started; loads read it",
+                           root, json_str(reply, "file_system"));
         if (rc == STREAMER_ETIMEOUT)
                 doctor_add(d, FINDING_FAIL, "root", "check its file system; other roots are not affected",
                            "%s: no reply within %d s", root, ROOT_MS / 1000);

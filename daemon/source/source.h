@@ -116,6 +116,8 @@ struct root_facts {
         char file[512];        /* that was inspected, below the root; "": none was found */
         uint32_t direct_align; /* of O_DIRECT; 0: refused */
         bool cachestat;        /* the kernel says what of it is cached */
+        bool changed;          /* it is another folder than when the daemon started: a file system was mounted there */
+        char file_system[32];  /* its type; "": not known */
 };
 /* As the daemon's own user. May hang with its file system: for its lane. STREAMER_EFAILED where the root cannot be
  * listed. */

@@ -97,7 +97,8 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                 error_escape(file, sizeof(file), doctor->root.file);
                 session_reply(session, request->id, kstr("root", request->u.doctor.root), kstr("file", file),
                               ku64("direct_align", doctor->root.direct_align),
-                              kbool("cachestat", doctor->root.cachestat));
+                              kbool("cachestat", doctor->root.cachestat), kbool("changed", doctor->root.changed),
+                              kstr("file_system", doctor->root.file_system));
                 return;
         }
         for (; source_root(all, roots.n) != NULL; roots.n++)

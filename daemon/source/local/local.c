@@ -135,9 +135,15 @@ static void octal_decode(char *text)
         *to = '\0';
 }
 
-static uint64_t local_lane(const char *canonical)
+struct mount {
+        uint64_t dev;
+        char type[32]; /* "ext4"; "": not known */
+};
+
+/* The mount that holds the path. */
+static struct mount find_mount(const char *canonical)
 {
-        uint64_t lane = 0;
+        struct mount mount = {.dev = 0};
         size_t best = 0, size = 0;
         cleanup_free char *line = NULL;
         FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -146,18 +152,26 @@ static uint64_t local_lane(const char *canonical)
                 int start = 0, end = 0;
                 if (sscanf(line, "%*u %*u %u:%u %*s %n%*s%n", &major, &minor, &start, &end) < 2 || end == 0)
                         continue;
+                const char *type = strstr(line + end, " - ");
                 line[end] = '\0';
                 octal_decode(line + start);
                 size_t len = strlen(line + start);
                 /* Of several on one point the last is on top. */
                 if (len >= best && source_is_below(line + start, canonical)) {
                         best = len;
-                        lane = (uint64_t)major << 32 | minor;
+                        mount = (struct mount){.dev = (uint64_t)major << 32 | minor};
+                        if (type != NULL)
+                                snprintf(mount.type, sizeof(mount.type), "%.*s", (int)strcspn(type + 3, " "), type + 3);
                 }
         }
         if (f != NULL)
                 fclose(f);
-        return WORK_LANE_SOURCES + lane;
+        return mount;
+}
+
+static uint64_t local_lane(const char *canonical)
+{
+        return WORK_LANE_SOURCES + find_mount(canonical).dev;
 }
 
 /* ---- files of a folder ---- */
@@ -262,7 +276,8 @@ static int list_folder(struct listing *list, const struct root_path *path, struc
         return walk_folder(&(struct walk){.list = list}, path, "", 0, error);
 }
 
-/* The folder of the source: itself, or the one that holds it. */
+/* The folder of the source: itself, or the one that holds it. If the source is a link to a file, the one that holds the
+ * link. */
 static int find_folder(struct root_path *folder, const struct sources *sources, const char *canonical, bool *is_folder,
                        struct error *error)
 {
@@ -373,7 +388,8 @@ int source_inspect_root(const struct source_roots *roots, const char *path, stru
         cleanup_with(root_path_deinit) struct root_path root = {0};
         cleanup_with(object_deinit) struct object object = {.ops = NULL};
         uint64_t range[2] = {0, 4096}, stat[5];
-        *facts = (struct root_facts){.direct_align = 0};
+        *facts = (struct root_facts){.changed = source_root_changed(roots, path)};
+        snprintf(facts->file_system, sizeof(facts->file_system), "%s", find_mount(path).type);
         int r = root_path_init(&root, roots, path, error)
                         ?: walk_folder(&(struct walk){.sample = &object}, &root, "", 0, error);
         if (r < 0 || object.ops == NULL)

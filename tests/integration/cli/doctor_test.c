@@ -201,6 +201,17 @@ TEST(a_removed_root_fails)
         doctor_found("warn", "root", gone); /* an empty read-only folder */
 }
 
+TEST(a_root_that_is_another_folder_now_is_reported)
+{
+        char *root = suite_path("exchanged");
+        must(mkdir(root, 0755));
+        begin_alone("host=16MiB", root);
+        must(rename(root, suite_path("before")));
+        must(mkdir(root, 0755));
+        doctor_ask();
+        doctor_found("warn", "root", "is mounted there than when the daemon started");
+}
+
 /* A daemon without a configured GPU, on a machine with the runtime. */
 static const struct {
         const char *variable, *value; /* of the fake */

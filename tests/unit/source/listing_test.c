@@ -493,8 +493,8 @@ TEST(files_below_a_directory_are_listed)
         make_link("sub", "root/m/sub-link");
         make_link("..", "root/m/sub/loop");
         must(mkfifo(at("root/m/fifo"), 0644));
-        assert_lists("root/m", "config.json:2 linked.json:4 sub/deeper/x.txt:3 ");
-        assert_lists("root/m/model.safetensors", "config.json:2 linked.json:4 sub/deeper/x.txt:3 ");
+        assert_lists("root/m", "absolute.json:4 config.json:2 linked.json:4 sub/deeper/x.txt:3 ");
+        assert_lists("root/m/model.safetensors", "absolute.json:4 config.json:2 linked.json:4 sub/deeper/x.txt:3 ");
         assert_lists("root/m/sub", "deeper/x.txt:3 ");
 }
 

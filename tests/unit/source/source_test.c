@@ -5,6 +5,8 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/unit/source_fixture.h"
 
+#include "daemon/source/roots/roots.h"
+
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -47,15 +49,18 @@ TEST_BOTH(a_root_is_a_prefix_of_whole_components)
         assert_refuses("root-2/m.safetensors", STREAMER_EFAILED, "outside the roots");
 }
 
-TEST_BOTH(the_longest_root_decides)
+TEST_BOTH(a_link_may_lead_from_one_root_to_another)
 {
-        /* The link leads out of the inner root, and would be fine below the outer. */
+        /* Out of the inner root, to a file that is below the outer one. */
         make_folder("root/inner");
         make_file("root/m.safetensors", "x");
         make_link("../m.safetensors", "root/inner/link");
         assert_opens("root/inner/link", 1);
         const char *const both[] = {at("root"), at("root/inner")};
         ck_assert_int_eq(source_roots_new(&roots, both, 2, NULL, &error), 0);
+        assert_opens("root/inner/link", 1);
+        assert_object(0, "root/inner/link");
+        open_roots(at("root/inner"));
         assert_refuses("root/inner/link", STREAMER_EFAILED, "outside the roots");
 }
 
@@ -109,7 +114,7 @@ static const struct {
 } refused[] = {
         {"../outside/secret.safetensors", "root/a", STREAMER_EFAILED, "outside the roots"},
         {"../outside", "root/a/secret.safetensors", STREAMER_EFAILED, "outside the roots"},
-        {"/proc/version", "root/a", STREAMER_EFAILED, "or is absolute"},
+        {"/proc/version", "root/a", STREAMER_EFAILED, "a link leads out of the configured roots"},
         {"a", "root/a", STREAMER_EFAILED, "loop of links"},
         {"missing", "root/a", STREAMER_ENOENT, "No such file or directory ("},
         {"file", "root/a/below", STREAMER_ENOENT, "Not a directory"},
@@ -123,6 +128,65 @@ TEST_BOTH(a_link_that_leads_to_no_file_is_refused)
                 assert_refuses(refused[i].name, refused[i].code, refused[i].what);
                 must(unlink(at("root/a")));
         }
+}
+
+TEST_BOTH(an_absolute_link_is_followed_where_it_leads_below_a_root)
+{
+        make_file("root/hub/model.safetensors", "x");
+        make_link(at("root/hub"), "root/link");
+        make_link(at("root/hub/model.safetensors"), "root/hub/file.safetensors");
+        make_link(at("root/link"), "root/chain");
+        make_link("../root/hub", "root/back");
+        assert_opens("root/link", 1);
+        assert_object(0, "root/link/model.safetensors");
+        assert_opens("root/link/file.safetensors", 1);
+        assert_opens("root/chain/model.safetensors", 1);
+        assert_opens("root/back/model.safetensors", 1);
+}
+
+/* As a home directory that is a link, or the cache below one. */
+TEST_BOTH(a_link_above_the_root_is_followed_to_it)
+{
+        make_file("root/m/model.safetensors", "x");
+        make_link("root", "home");
+        make_link(at("outside"), "elsewhere");
+        make_link("/proc/self/root", "magic");
+        assert_opens("home/m", 1);
+        assert_object(0, "home/m/model.safetensors");
+        assert_opens("home/m/model.safetensors", 1);
+        assert_refuses("home/gone", STREAMER_ENOENT, "No such file");
+        assert_refuses("elsewhere/secret.safetensors", STREAMER_EFAILED, "outside the roots");
+        char *magic = format_text("%s%s", at("magic"), at("root/m"));
+        ck_assert_int_eq(source_open(&(struct sources){.roots = roots}, magic, false, &set, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "outside the roots"));
+}
+
+TEST_BOTH(a_root_that_is_a_link_holds_both_of_its_paths)
+{
+        make_file("root/m/model.safetensors", "x");
+        make_link("m", "root/alias");
+        make_link("root", "link");
+        open_roots(at("link"));
+        assert_opens("link/m", 1);
+        assert_opens("root/m", 1);
+        assert_object(0, "root/m/model.safetensors");
+        assert_opens("root/alias", 1);
+        make_link("../outside", "root/out");
+        assert_refuses("link/out/secret.safetensors", STREAMER_EFAILED, "outside the roots");
+        assert_refuses("root/out/secret.safetensors", STREAMER_EFAILED, "outside the roots");
+}
+
+/* As where a file system is mounted there after the start. */
+TEST_BOTH(a_root_is_the_folder_that_its_path_leads_to_now)
+{
+        make_folder("root/now");
+        open_roots(at("root/now"));
+        ck_assert(!source_root_changed(roots, at("root/now")));
+        assert_refuses("root/now/m.safetensors", STREAMER_ENOENT, "No such file");
+        must(rename(at("root/now"), at("root/before")));
+        make_file("root/now/m.safetensors", "x");
+        ck_assert(source_root_changed(roots, at("root/now")));
+        assert_opens("root/now/m.safetensors", 1);
 }
 
 /* Every rename on the machine may restart a lookup of "..". */
