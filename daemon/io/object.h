@@ -50,6 +50,8 @@ struct object_ops {
         void (*deinit)(struct object *object);
 };
 
+#define OBJECT_STREAMS 4u /* of one object, and of a load that is read in streams */
+
 struct object {
         const struct object_ops *ops; /* NULL: nothing here */
         char *path;                   /* for messages: a path, or a URL without its query */
@@ -62,6 +64,11 @@ struct object {
                 struct {
                         int fd, direct;
                         uint32_t direct_align; /* of offset, length and memory; at most 4096 where direct >= 0 */
+                        bool is_overlay;
+                        /* Each open file is one sequential stream (FUSE): further ones, for other parts of the file. */
+                        bool is_streamed;
+                        int streams[OBJECT_STREAMS - 1];
+                        unsigned n_streams;
                 };
                 struct remote *remote;
         };

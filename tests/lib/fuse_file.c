@@ -28,6 +28,7 @@ struct held_read {
 struct server {
         const char *name; /* of the file */
         struct fuse_oddities odd;
+        struct fuse_counts *counts;
         uint64_t looks; /* at the attributes */
         int fuse, backing, commands, reports;
         uint64_t hold_from, fail_from;
@@ -118,8 +119,20 @@ static void answer_read(const struct server *s, const struct held_read *r)
 {
         if (r->offset + r->size > s->fail_from)
                 return reply(s, r->unique, EIO, NULL, 0);
-        ssize_t n = pread(s->backing, s->data, r->size < READ_MAX ? r->size : READ_MAX, (off_t)r->offset);
+        if (s->odd.read_error != 0)
+                return reply(s, r->unique, s->odd.read_error, NULL, 0);
+        uint32_t max = s->odd.read_max != 0 ? s->odd.read_max : READ_MAX;
+        ssize_t n = pread(s->backing, s->data, r->size < max ? r->size : max, (off_t)r->offset);
         reply(s, r->unique, n < 0 ? errno : 0, s->data, n < 0 ? 0 : (size_t)n);
+}
+
+static void count_read(struct server *s, const struct fuse_read_in *r)
+{
+        uint64_t *end = &s->counts->ends[r->fh % FUSE_HANDLES];
+        s->counts->jumps += *end != 0 && *end != r->offset;
+        *end = r->offset + r->size;
+        s->counts->bytes += r->size;
+        s->counts->reads++;
 }
 
 static void hold_or_answer(struct server *s, const struct held_read *r)
@@ -158,8 +171,11 @@ static void handle_request(struct server *s)
         case FUSE_READDIR:
                 return answer_readdir(s, in, body);
         case FUSE_READ:
+                count_read(s, r);
                 return hold_or_answer(s, &(struct held_read){in->unique, r->offset, r->size});
         case FUSE_OPEN:
+                return reply(s, in->unique, 0, &(struct fuse_open_out){.fh = ++s->counts->handles},
+                             sizeof(struct fuse_open_out));
         case FUSE_OPENDIR:
                 return reply(s, in->unique, 0, &(struct fuse_open_out){0}, sizeof(struct fuse_open_out));
         case FUSE_STATFS:
@@ -236,6 +252,7 @@ void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, 
         int commands[2], reports[2];
         struct server s = {.name = h->name,
                            .odd = h->odd,
+                           .counts = h->counts = must_share(sizeof(*h->counts)),
                            .fuse = must(open("/dev/fuse", O_RDWR | O_CLOEXEC)),
                            .backing = must(open(backing, O_RDONLY | O_CLOEXEC))};
         mkdir(folder, 0755);

@@ -21,10 +21,23 @@ struct fuse_oddities {
         bool constant_times;  /* mtime and ctime are 0 */
         bool whole_seconds;   /* times have no nanoseconds */
         bool unstable_inodes; /* each look at the attributes shows another inode number */
+        uint32_t read_max;    /* bytes of one reply at most; 0: as many as are asked for */
+        int read_error;       /* every read fails with it; 0: none does */
+};
+
+#define FUSE_HANDLES 64
+
+/* What the server was asked for, by opened handle. Shared memory. */
+struct fuse_counts {
+        _Atomic uint64_t bytes, reads, handles;
+        _Atomic uint64_t
+                jumps; /* reads that do not go on where the last one of their handle ended; the first is none */
+        uint64_t ends[FUSE_HANDLES];
 };
 
 struct fuse_file {
         struct fuse_oddities odd;
+        struct fuse_counts *counts;
         char path[PATH_SIZE]; /* of the file to load */
         char folder[PATH_SIZE], name[256];
         pid_t pid;

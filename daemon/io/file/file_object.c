@@ -32,12 +32,12 @@ static int read_range(const struct object_range *range, struct error *error)
                 unsigned char *page = range->to - offset % PREAD_PAGE;
                 require((uintptr_t)page % PREAD_PAGE == 0);
                 struct pread_target t = pread_pages(page, offset, len);
-                int r = pread_target(object, object->direct, &t, NULL, error);
+                int r = pread_target(object, object->direct, &t, &pread_unwatched, error);
                 if (r == 0 || error->code != 0)
                         return r;
         }
         struct pread_target t = {.iov = {{range->to, len}}, .n = 1, .offset = offset, .want = len};
-        return pread_target(object, object->fd, &t, NULL, error);
+        return pread_target(object, object->fd, &t, &pread_unwatched, error);
 }
 
 /* ---- operations ---- */
@@ -62,6 +62,8 @@ static void file_deinit(struct object *object)
 {
         close_p(&object->fd);
         close_p(&object->direct);
+        while (object->n_streams > 0)
+                close_p(&object->streams[--object->n_streams]);
 }
 
 const struct object_ops object_file_ops = {
@@ -97,7 +99,7 @@ static uint32_t direct_alignment(int fd)
 static int open_direct(struct object *object, struct error *error)
 {
         char name[64];
-        object->direct_align = direct_alignment(object->fd);
+        object->direct_align = object->is_streamed ? 0 : direct_alignment(object->fd);
         if (object->direct_align == 0)
                 return 0;
         snprintf(name, sizeof(name), "/proc/self/fd/%d", object->fd);
@@ -111,11 +113,32 @@ int object_init_consume_fd(struct object *object, int fd, const char *path, stru
 {
         *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
         int r = object->path != NULL ? file_version_open(fd, path, &object->version, error) : error_no_memory(error);
+        enum file_system system = file_system_of(fd);
+        object->is_overlay = system == FILE_SYSTEM_OVERLAY;
+        object->is_streamed = system == FILE_SYSTEM_FUSE;
         r = r ?: open_direct(object, error);
         object->first_read = object->version.size < FIRST_READ ? object->version.size : FIRST_READ;
-        if (r == 0)
+        /* Without O_DIRECT the kernel's read-ahead is what keeps storage busy. */
+        if (r == 0 && object->direct >= 0)
                 posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-        else
+        if (r == 0 && object->is_streamed)
+                posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+        if (r < 0)
                 object_deinit(object);
         return r;
+}
+
+void object_open_streams(struct object *object, size_t n_objects)
+{
+        char name[64];
+        unsigned n = n_objects < OBJECT_STREAMS ? (OBJECT_STREAMS + (unsigned)n_objects - 1) / (unsigned)n_objects : 1;
+        require(n_objects > 0 && object->n_streams == 0);
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", object->fd);
+        while (object->is_streamed && object->n_streams + 1 < n) {
+                int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+                if (fd < 0)
+                        return;
+                posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+                object->streams[object->n_streams++] = fd;
+        }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An interrupted read is repeated; a file that ends too soon is an error.
+ * An interrupted read is repeated for a while; a file that ends too soon is an error.
  */
 #include "daemon/io/file/file_read.h"
 
@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sys/mman.h>
 
 static void advance(struct pread_target *t, size_t n)
 {
@@ -24,14 +25,37 @@ static void advance(struct pread_target *t, size_t n)
         }
 }
 
-int pread_target(const struct object *object, int fd, struct pread_target *t, uint64_t *moved_ns, struct error *error)
+const struct pread_watch pread_unwatched = {.patience_ns = 30 * SECOND};
+
+#define PAUSE_NS MS /* before a file system is asked again */
+
+/* 0: the read is to be repeated. `since`: when bytes were last moved. */
+static int ask_again(const struct object *object, const struct pread_target *t, const struct pread_watch *watch,
+                     uint64_t since, int errno_value, struct error *error)
 {
-        bool direct = fd == object->direct;
+        uint64_t waited = now_ns() - since;
+        if (watch->stopped != NULL && load_relaxed(watch->stopped))
+                return error_set(error, STREAMER_ECANCELED, "read at offset %" PRIu64 ": stopped (%s)", t->offset,
+                                 object->path);
+        if (waited >= watch->patience_ns)
+                return error_set(error, STREAMER_EFAILED,
+                                 "read at offset %" PRIu64 ": %s, again and again for %" PRIu64 " s (%s)", t->offset,
+                                 strerror(errno_value), waited / SECOND, object->path);
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        return 0;
+}
+
+int pread_target(const struct object *object, int fd, struct pread_target *t, const struct pread_watch *watch,
+                 struct error *error)
+{
+        uint64_t since = now_ns();
         while (t->want > 0) {
+                bool direct = fd == object->direct;
                 ssize_t n = preadv(fd, t->iov, t->n, (off_t)t->offset);
                 if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
-                        if (errno == EAGAIN)
-                                nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+                        int r = ask_again(object, t, watch, since, errno, error);
+                        if (r < 0)
+                                return r;
                         continue;
                 }
                 if (n < 0 && direct && errno == EINVAL)
@@ -39,14 +63,17 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, ui
                 if (n < 0)
                         return error_set(error, STREAMER_EFAILED, "read at offset %" PRIu64 ": %s (%s)", t->offset,
                                          strerror(errno), object->path);
-                if (moved_ns != NULL)
-                        store_relaxed(moved_ns, now_ns());
-                /* O_DIRECT stops off its alignment only where the file ends. */
-                if (n == 0 || (direct && (uint64_t)n < t->want && (uint64_t)n % object->direct_align != 0))
+                since = now_ns();
+                if (watch->moved_ns != NULL)
+                        store_relaxed(watch->moved_ns, since);
+                if (n == 0)
                         return error_set(error, STREAMER_EFAILED,
-                                         "file cut short: no data at offset %" PRIu64 " of %" PRIu64 " (%s)",
-                                         (t->offset + (uint64_t)n), object->version.size, object->path);
+                                         "file cut short: no data at offset %" PRIu64 " of %" PRIu64 " (%s)", t->offset,
+                                         object->version.size, object->path);
                 advance(t, (size_t)n);
+                /* O_DIRECT has stopped off its alignment: the rest is read through the page cache. */
+                if (direct && (uint64_t)n % object->direct_align != 0)
+                        fd = object->fd;
         }
         return 0;
 }
@@ -60,6 +87,20 @@ static bool page_cached(int fd, uint64_t size, uint64_t page)
         return preadv2(fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
 }
 
+/* The kernel says that all is cached to who neither owns the file nor may write to it. */
+static bool range_mapped_cached(int fd, const uint64_t range[2])
+{
+        size_t n = range[1] / PREAD_PAGE;
+        cleanup_free unsigned char *pages = malloc(n);
+        void *map = mmap(NULL, range[1], PROT_READ, MAP_SHARED, fd, (off_t)range[0]);
+        bool cached = pages != NULL && map != MAP_FAILED && mincore(map, range[1], pages) == 0;
+        for (size_t i = 0; cached && i < n; i++)
+                cached = (pages[i] & 1) != 0;
+        if (map != MAP_FAILED)
+                munmap(map, range[1]);
+        return cached;
+}
+
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
 {
         uint64_t size = object->version.size;
@@ -70,6 +111,8 @@ bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
         struct {
                 uint64_t cached, dirty, writeback, evicted, recently_evicted;
         } stat;
+        if (object->is_overlay)
+                return range_mapped_cached(object->fd, range);
         if (syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0)
                 return stat.cached >= n;
         /* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file

@@ -29,8 +29,20 @@ static inline struct pread_target pread_pages(void *to, uint64_t offset, uint64_
 
 /* All of it is in the page cache, or has to be read through it. By cachestat(2) (Linux 6.5), or if the kernel refuses
  * that, as it does unless this process owns the file or may write to it, by two probes of 4 KiB, which start no
- * read-ahead on a descriptor with POSIX_FADV_RANDOM. */
+ * read-ahead on a descriptor with POSIX_FADV_RANDOM. On an overlay by mincore(2): the pages are those of a layer's
+ * file, which a mapping shows and these calls do not. */
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
-/* Reads all wanted bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT for
- * them after all. `moved_ns`: set whenever bytes have been moved; atomic; NULL: not wanted. */
-int pread_target(const struct object *object, int fd, struct pread_target *t, uint64_t *moved_ns, struct error *error);
+
+/* Who waits for a read. A file system that answers EINTR or EAGAIN is asked again until `patience_ns` have passed
+ * without a byte, or *stopped is true. */
+struct pread_watch {
+        uint64_t *moved_ns;  /* atomic; set whenever bytes have been moved; NULL: not desired */
+        const bool *stopped; /* atomic; NULL: never */
+        uint64_t patience_ns;
+};
+extern const struct pread_watch pread_unwatched; /* with a patience of 30 s */
+
+/* Reads all desired bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT
+ * for them after all. STREAMER_ECANCELED: stopped. */
+int pread_target(const struct object *object, int fd, struct pread_target *t, const struct pread_watch *watch,
+                 struct error *error);

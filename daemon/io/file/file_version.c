@@ -25,7 +25,7 @@
 
 #define SETTLE_TRIES 4
 #define SAMPLE_PIECE (64 * KiB)
-#define SAMPLE_PIECES 64u            /* of all files of a source together; two of each file at the least */
+#define SAMPLE_PIECES 16u            /* of all files of a source together; one of each file at the least */
 #define SAMPLE_HEADER_MAX (16 * MiB) /* of a header, all of which belongs to the sample */
 
 /* ---- file systems ---- */
@@ -288,7 +288,7 @@ static int sample_range(const struct object *object, unsigned char *buffer, uint
         for (uint64_t n; len > 0; from += n, len -= n) {
                 n = len < SAMPLE_PIECE ? len : SAMPLE_PIECE;
                 struct pread_target t = {.iov = {{buffer, n}}, .n = 1, .offset = from, .want = n};
-                int r = pread_target(object, object->fd, &t, NULL, error);
+                int r = pread_target(object, object->fd, &t, &pread_unwatched, error);
                 if (r < 0)
                         return r;
                 hash_update(hash, buffer, n);
@@ -309,7 +309,7 @@ int file_version_sample(const struct object *object, size_t n_objects, struct ha
 {
         uint64_t size = object->version.size, start = size < SAMPLE_PIECE ? size : SAMPLE_PIECE;
         require(n_objects > 0 && object->version.is_weak);
-        uint64_t pieces = SAMPLE_PIECES / n_objects > 2 ? SAMPLE_PIECES / n_objects : 2;
+        uint64_t pieces = SAMPLE_PIECES / n_objects > 1 ? SAMPLE_PIECES / n_objects : 1;
         cleanup_free unsigned char *buffer = calloc(1, SAMPLE_PIECE);
         if (buffer == NULL)
                 return error_no_memory(error);

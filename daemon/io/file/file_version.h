@@ -43,11 +43,11 @@ static inline bool file_version_same_file(const struct object_version *a, const 
         return a->dev == b->dev && a->ino == b->ino;
 }
 
-/* Reads the file in ways of its own (pread_engine.c): */
+/* What decides how a file is read (file_object.c). */
 enum file_system {
         FILE_SYSTEM_OTHER,
-        FILE_SYSTEM_OVERLAY, /* cachestat() does not see the pages of the layer's file */
-        FILE_SYSTEM_FUSE,    /* each handle is one sequential stream */
+        FILE_SYSTEM_OVERLAY,
+        FILE_SYSTEM_FUSE,
 };
 enum file_system file_system_of(int fd);
 

@@ -13,6 +13,7 @@
 #include "daemon/io/file/file_read.h"
 #include "daemon/io/reader/copy_queue.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 
 #define COPIES 2u /* slots of one thread: one filled, one copied */
@@ -59,7 +60,10 @@ static int read_target(struct pread_thread *self, const struct ticket *ticket, i
 {
         const struct object *object = &ticket->job->objects[ticket->block->file];
         uint64_t since = now_ns();
-        int r = pread_target(object, fd, t, &self->base.moved_ns, error);
+        const struct pread_watch watch = {.moved_ns = &self->base.moved_ns,
+                                          .stopped = &ticket->job->stopped,
+                                          .patience_ns = self->base.reader->opts.stall_ns};
+        int r = pread_target(object, fd, t, &watch, error);
         stages_add(&ticket->job->stages, fd == object->direct ? STAGE_storage : STAGE_read, now_ns() - since);
         return r;
 }
@@ -76,7 +80,11 @@ static void hash_filled(struct pread_thread *self, const struct ticket *ticket, 
 static int fill_buffered(struct pread_thread *self, const struct ticket *ticket, unsigned char *to, struct error *error)
 {
         const struct plan_block *block = ticket->block;
-        int fd = ticket->job->objects[block->file].fd;
+        const struct read_stream *stream = ticket->stream;
+        int fd = stream != NULL ? stream->fd : ticket->job->objects[block->file].fd;
+        /* What the kernel reads ahead of a stream's last block belongs to another stream. */
+        if (stream != NULL && ticket->block == &ticket->job->plan->blocks[stream->end - 1])
+                posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
         for (uint64_t done = 0; done < block->len;) {
                 uint64_t n = block->len - done < BUFFERED_PIECE ? block->len - done : BUFFERED_PIECE;
                 struct pread_target t = {.iov = {{to + done, n}}, .n = 1, .offset = block->file_off + done, .want = n};
@@ -126,6 +134,8 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
                 r = fill_direct(self, ticket, &data, &error);
         if (r < 0 && error.code == 0)
                 r = fill_buffered(self, ticket, data, &error);
+        if (r == 0 && ticket->stream != NULL)
+                reader_end_stream(&self->base, ticket);
         if (r < 0)
                 reader_return_ticket(&self->base, ticket, &error);
         else
@@ -182,6 +192,38 @@ static bool pread_thread_init(struct reader_thread *thread)
         return copy_queue_init(&self->copy_queue, thread, COPIES) == 0 && self->bounce != NULL;
 }
 
+/* ---- streams ----
+ *
+ * Where each open file is one sequential stream (FUSE: a store's client behind it reads ahead for each, and throws that
+ * away when it is asked for another place), few streams are read, each in order: several files, or as many parts of a
+ * file as it was opened for. */
+
+static int pread_begin(struct reader *reader, struct read_job *job, struct error *error)
+{
+        const struct plan *plan = job->plan;
+        bool streamed = false;
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                streamed = streamed || job->objects[plan->blocks[i].file].is_streamed;
+        if (!streamed)
+                return 0;
+        job->streams = calloc(OBJECT_STREAMS * plan->n_files, sizeof(*job->streams));
+        if (job->streams == NULL)
+                return error_no_memory(error);
+        for (size_t first = 0, end; first < plan->n_blocks; first = end) {
+                const struct object *object = &job->objects[plan->blocks[first].file];
+                for (end = first; end < plan->n_blocks && plan->blocks[end].file == plan->blocks[first].file; end++)
+                        require(end == first || plan->blocks[end].file_off > plan->blocks[end - 1].file_off);
+                size_t parts = object->n_streams + 1u, n = end - first;
+                for (size_t p = 0; p < parts; p++)
+                        job->streams[job->n_streams++] =
+                                (struct read_stream){.next = first + n * p / parts,
+                                                     .end = first + n * (p + 1) / parts,
+                                                     .fd = p > 0 ? object->streams[p - 1] : object->fd};
+        }
+        require(job->n_streams <= OBJECT_STREAMS * plan->n_files);
+        return 0;
+}
+
 static void pread_wake(struct reader *reader, bool all)
 {
         if (all)
@@ -197,4 +239,5 @@ const struct engine_ops pread_engine_ops = {
         .thread_main = pread_main,
         .thread_free = pread_thread_free,
         .wake = pread_wake,
+        .begin = pread_begin,
 };

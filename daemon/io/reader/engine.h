@@ -41,9 +41,10 @@ struct reader_thread {
 struct ticket {
         struct read_job *job;
         const struct plan_block *block;
-        uint64_t targets;    /* bit set of the targets that were alive when the block was taken */
-        unsigned char *slot; /* NULL where the block is read to its place */
-        bool copied;         /* read and hashed, and being copied to devices: it takes no capacity */
+        struct read_stream *stream; /* until the block is read; NULL: of none */
+        uint64_t targets;           /* bit set of the targets that were alive when the block was taken */
+        unsigned char *slot;        /* NULL where the block is read to its place */
+        bool copied;                /* read and hashed, and being copied to devices: it takes no capacity */
 };
 
 /* Blocks that one request asks for, and that no other thread takes. */
@@ -84,6 +85,8 @@ void reader_prefault_ring(struct reader *reader);
 bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket);
 /* The same without waiting: false if there is none, or the next one is not of `only`, which may be NULL. */
 bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket);
+/* The block is read, and the next one of its stream may be; reader_return_ticket() does that, too. */
+void reader_end_stream(struct reader_thread *thread, struct ticket *ticket);
 /* An error fails the whole job, in both. */
 void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, const struct error *error);
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);

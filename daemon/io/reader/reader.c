@@ -37,6 +37,8 @@ static void job_try_end(struct reader *reader, struct read_job *job)
         list_remove(&job->link);
         free(job->http);
         job->http = NULL;
+        free(job->streams);
+        job->streams = NULL;
         wake_post(reader->wake, &job->ended);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
@@ -46,7 +48,8 @@ static void job_failed(struct read_job *job, const struct error *error)
 {
         if (job->failed)
                 return;
-        job->failed = job->stopped = true;
+        job->failed = true;
+        store_relaxed(&job->stopped, true);
         job->error = *error;
 }
 
@@ -86,6 +89,24 @@ void reader_fail_target(struct reader *reader, struct read_job *job, struct read
         kill_target(reader, job, target, error);
 }
 
+/* The stream's next block may be taken. */
+static void end_stream(struct ticket *ticket)
+{
+        if (ticket->stream == NULL)
+                return;
+        require(ticket->stream->busy);
+        ticket->stream->busy = false;
+        ticket->stream = NULL;
+}
+
+void reader_end_stream(struct reader_thread *thread, struct ticket *ticket)
+{
+        lock_scope(&thread->reader->mutex);
+        if (ticket->stream != NULL)
+                reader_wake_locked(thread->reader, false);
+        end_stream(ticket);
+}
+
 void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, const struct error *error)
 {
         struct reader *reader = thread->reader;
@@ -101,6 +122,7 @@ void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, c
                 if (target->in_flight == 0 && read_target_dead(target))
                         wake_post(reader->wake, &target->idle);
         }
+        end_stream(ticket);
         if (ticket->slot != NULL) {
                 staging_put(&reader->staging, ticket->slot);
                 job->slots--;
@@ -112,7 +134,7 @@ void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, c
                 reader_thread_work_for(thread, NULL);
                 reader_add_busy(reader, job, -1);
         }
-        bool others = job->link.next != job->link.prev || ticket->slot != NULL;
+        bool others = job->link.next != job->link.prev || ticket->slot != NULL || job->streams != NULL;
         job_try_end(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
@@ -253,7 +275,7 @@ void reader_stop(struct reader *reader, struct read_job *job)
 {
         lock_scope(&reader->mutex);
         if (!job->over) {
-                job->stopped = true;
+                store_relaxed(&job->stopped, true);
                 reader->engines[job->engine].ops->wake(reader, true);
                 job_try_end(reader, job);
         }

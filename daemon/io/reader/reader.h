@@ -65,6 +65,13 @@ static inline bool read_target_dead(const struct read_target *target)
         return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
 }
 
+/* Blocks that are read one after the other, by one thread at a time. */
+struct read_stream {
+        size_t next, end; /* blocks that are still to be taken */
+        int fd;           /* borrowed */
+        bool busy;        /* one of them is being read */
+};
+
 /* One load's reading; embedded by the load, which owns everything it points to until `ended`. */
 struct read_job {
         enum read_engine engine; /* of all its objects */
@@ -87,7 +94,10 @@ struct read_job {
         /* private to the reader, under its lock; zeroes until it is started */
         struct list link;
         struct fair_share share;
-        size_t next;                 /* block that no thread has taken or reserved */
+        size_t next; /* block that no thread has taken or reserved; of streams, how many blocks were taken */
+        struct read_stream
+                *streams; /* malloc'd by the engine, freed before `ended`; NULL: blocks are read in any order */
+        size_t n_streams;
         unsigned in_flight, copying; /* tickets; of these, that are read and being copied to devices */
         unsigned busy;               /* capacity of the engine that it takes, without stuck threads */
         unsigned slots;
@@ -96,7 +106,8 @@ struct read_job {
         unsigned limit;    /* of tickets that are neither copied nor silent; the engine's to change */
         size_t run_blocks; /* of one run at most, likewise; 1 for engines that take single blocks */
         unsigned held;     /* runs, which keep it from ending as its tickets do */
-        bool stopped, over;
+        bool stopped;      /* atomic, for readers without the lock */
+        bool over;
         int node;              /* of its devices; NUMA_ANYWHERE where they have none, or several */
         uint64_t moved_ns;     /* atomic: when a byte was last received; 0: its threads are stuck instead */
         bool no_bytes;         /* atomic as well: see schedule.c */

@@ -81,6 +81,21 @@ static bool storage_has_capacity(const struct reader *reader, const struct read_
         return busy < limit || self->busy < (uint64_t)limit * self->share.weight / weights;
 }
 
+/* ---- streams ---- */
+
+/* The first of the unfinished streams that no thread reads; at most OBJECT_STREAMS of them are read at a time. NULL:
+ * none. */
+static struct read_stream *free_stream(const struct read_job *job)
+{
+        unsigned open = 0;
+        for (struct read_stream *s = job->streams; s < job->streams + job->n_streams && open < OBJECT_STREAMS; s++) {
+                if (!s->busy && s->next < s->end)
+                        return s;
+                open += s->busy;
+        }
+        return NULL;
+}
+
 /* ---- slots ---- */
 
 static bool slot_for(const struct reader *reader, struct read_job *job, size_t block, unsigned most)
@@ -114,7 +129,11 @@ static bool may_take(const struct reader *reader, struct read_job *job)
         unsigned usable = (engine->alive - engine->stuck) * engine->capacity;
         if (job->busy >= fair_share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
-        return storage_has_capacity(reader, job) && slot_for(reader, job, job->next, most);
+        const struct read_stream *stream = free_stream(job);
+        if (job->streams != NULL && stream == NULL)
+                return false;
+        return storage_has_capacity(reader, job) &&
+               slot_for(reader, job, stream != NULL ? stream->next : job->next, most);
 }
 
 static bool on_other_node(const struct read_job *job, int node)
@@ -148,6 +167,7 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         job->no_slot_since_ns = 0;
         ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging, job->node);
         ticket->copied = false;
+        ticket->stream = NULL;
         ticket->targets = 0;
         for (size_t i = 0; i < job->n_targets; i++)
                 if (!read_target_dead(job->targets[i])) {
@@ -167,7 +187,13 @@ static bool try_take(struct reader_thread *thread, const struct read_job *only, 
         struct read_job *job = choose(thread->reader, thread->engine, thread->node);
         if (job == NULL || (only != NULL && job != only))
                 return false;
-        take_block(thread->reader, job, job->next++, ticket);
+        struct read_stream *stream = free_stream(job);
+        size_t block = stream != NULL ? stream->next++ : job->next;
+        job->next++;
+        take_block(thread->reader, job, block, ticket);
+        ticket->stream = stream;
+        if (stream != NULL)
+                stream->busy = true;
         reader_thread_work_for(thread, job);
         return true;
 }

@@ -357,6 +357,8 @@ static int local_open(const struct sources *sources, const char *canonical, bool
                 r = open_index(set, &folder, name, NULL, error) ?: open_indexed(set, &folder, error);
         else if (r == 0)
                 r = source_set_reserve(set, 1, error) ?: open_in_folder(&set->objects[0], &folder, name, NULL, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                object_open_streams(&set->objects[i], set->n_objects);
         return r == 0 && want_sha256 ? sums_find(&folder, set->objects, set->n_objects, error) : r;
 }
 

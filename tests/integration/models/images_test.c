@@ -4,6 +4,7 @@
  * another model, whatever its files' times say; an unchanged file of an ordinary file system is not read again.
  */
 #include "tests/lib/daemon.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/model.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/suite.h"
@@ -151,6 +152,18 @@ TEST(another_image_below_an_overlay_is_another_model, EACH(images))
                 unmount("models/img");
                 unmount("lower");
         }
+}
+
+/* The pages of an overlay's file are those of the layer's, which not every call shows. */
+TEST(a_cached_file_below_an_overlay_is_not_read_from_its_disk)
+{
+        sh("mkdir empty && mount -t overlay o -o lowerdir=v1:empty models/img && cat models/img/* >/dev/null");
+        sh("sync v1/model.safetensors");
+        uint64_t before = process_read_bytes(d.pid);
+        load("img", "generation");
+        assert_serves("v1");
+        ck_assert_uint_eq(process_read_bytes(d.pid), before);
+        unmount("models/img");
 }
 
 TEST(an_unchanged_file_is_resident_after_a_remount)

@@ -77,6 +77,19 @@ TEST(a_changed_file_is_loaded_again)
         ctl_says(d.socket, 0, "already resident", "load", fs.path, NULL);
 }
 
+/* A store's client behind the file system reads ahead for each open file, and starts anew where a read does not go on.
+ */
+TEST(a_file_is_read_in_few_sequential_streams)
+{
+        ctl_says(d.socket, 0, "generation 1", "load", fs.path, NULL);
+        assert_serves_the_file();
+        uint64_t size = file_size(backing);
+        ck_assert_uint_le(fs.counts->handles, 5); /* the one that finds the file, and four that are read */
+        ck_assert_uint_ge(fs.counts->handles, 4);
+        ck_assert_uint_le(fs.counts->jumps, 24); /* the header, the ends of streams, the sample */
+        ck_assert_uint_le(fs.counts->bytes, size + size / 4);
+}
+
 /* The second one waits for the first, which has read no sample yet. */
 TEST(a_load_joins_one_in_progress)
 {
