@@ -179,7 +179,7 @@ TEST(a_source_elsewhere_is_denied_by_the_rule)
 /* Every user may read the file: only the rule's root denies it. */
 TEST(a_link_cannot_escape_the_rules_roots)
 {
-        ck_assert_int_eq(load_as(TRAINER, sneaky, "sneaky", "leads out of the roots of access.roles[1]"), STREAMER_EPERM);
+        ck_assert_int_eq(load_as(TRAINER, sneaky, "sneaky", "a link leads out of the roots of "), STREAMER_EPERM);
         loads(OTHER, sneaky, "sneaky");
         unload("sneaky");
 }
@@ -213,7 +213,7 @@ TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
         ck_assert_int_eq(fetch_as(OTHER, team, "linked.json", NULL), 0);
         ck_assert_int_eq(fetch_as(VIEWER, team, "config.json", "requires role 'load'"), STREAMER_EPERM);
         ck_assert_int_eq(fetch_as(TRAINER, outside, "config.json", "below none of its roots"), STREAMER_EPERM);
-        ck_assert_int_eq(fetch_as(TRAINER, team, "linked.json", "leads out of the roots of access.roles[1]"), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, team, "linked.json", "a link leads out of the roots of "), STREAMER_EPERM);
         ck_assert_int_eq(fetch_as(TRAINER, "s3://b/p/", "config.json", "below none of its buckets"), STREAMER_EPERM);
 }
 
