@@ -26,7 +26,7 @@ from ctypes import (
 )
 from typing import Any, TypeVar
 
-from .errors import Error, UnsupportedError, error_of
+from .errors import Error, InvalidError, UnsupportedError, error_of
 
 SONAME = "libstreamer-client.so.0"
 
@@ -175,7 +175,10 @@ class DLManagedTensorVersioned(ctypes.Structure):
 def text(value: str) -> bytes:
     """A text for the library, as UTF-8. C ends a text at a NUL and would take another one for it: ValueError, as
     Python's own calls. Every text that a caller gives passes here, or file_text(), on its way to the library."""
-    encoded = value.encode()
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError:  # a path with bytes that are not UTF-8, which Python keeps as surrogates
+        raise InvalidError(f"{value!r}: not valid UTF-8") from None
     if b"\0" in encoded:
         raise ValueError("embedded null byte")
     return encoded

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 from collections.abc import Callable
@@ -23,7 +24,20 @@ _NUMPY = ("np", "numpy")
 def file_name(source: Source) -> str:
     """The name of a file's model: files of different folders often have the same last component."""
     text = os.fspath(source)
-    return text if "://" in text else os.path.realpath(text)
+    return short_name(text if "://" in text else os.path.realpath(text))
+
+
+_NAME_MAX = 1024  # bytes
+
+
+def short_name(name: str) -> str:
+    """A name that the daemon takes: a digest stands for the front of one that is too long."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= _NAME_MAX:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:32]
+    tail = encoded[-(_NAME_MAX - len(digest) - 1) :].decode(errors="ignore")
+    return f"{digest}/{tail}"
 
 
 def _own_errors(call: Callable[[], R]) -> R:

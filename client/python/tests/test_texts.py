@@ -15,6 +15,7 @@ from conftest import Daemon
 
 import streamerd
 from streamerd._option_values import KEEP_ALIVE_MS_MAX, TIMEOUT_MS_MAX, milliseconds
+from streamerd._safetensors import short_name
 
 CUT = "layer.0.weight\0.gone"
 
@@ -138,3 +139,16 @@ def test_a_call_is_made_where_no_thread_can_be_started(
 
     monkeypatch.setattr(streamerd._client._thread, "start_new_thread", refuse)
     assert streamerd.fetch(folder, "config.json") == b"{}"
+
+
+def test_a_path_that_is_not_utf8_is_shown(folder: Path, daemon: Daemon) -> None:
+    with pytest.raises(streamerd.InvalidError, match=r"lat.*udce9.*not valid UTF-8"):
+        streamerd.open(f"{folder}/lat\udce9n/m.safetensors", framework="numpy")
+
+
+def test_a_long_path_is_a_short_name() -> None:
+    long = "/a" * 1000 + "/m.safetensors"
+    name = short_name(long)
+    assert len(name) <= 1024 and name.endswith("/m.safetensors")
+    assert name != short_name("/b" + long[2:])
+    assert short_name("/m.safetensors") == "/m.safetensors"

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <openssl/evp.h>
+#include <strings.h>
 #include <sys/mman.h>
 
 /* Files whose headers are read at once: limits the memory for bytes beyond them. */
@@ -69,9 +70,45 @@ static bool is_foreign(enum st_rule rule)
                rule == ST_NOT_JSON || rule == ST_NOT_UTF8;
 }
 
-static int bad_file(const struct object *object, const struct st_error *st, struct error *error)
+/* What the file is, by its first bytes; NULL: not known. */
+static const char *format_of(const unsigned char *bytes, uint64_t n)
+{
+        static const struct {
+                const char *begins, *what;
+        } formats[] = {
+                {"version https://git-lfs", "a Git LFS pointer: the weights were not downloaded ('git lfs pull')"},
+                {"<!DOCTYPE", "an HTML page, as a server sends it in place of a file"},
+                {"<html", "an HTML page, as a server sends it in place of a file"},
+                {"<?xml", "an XML document, as a store sends it in place of a file"},
+                {"GGUF", "a GGUF file"},
+                {"PK\x03\x04", "a zip archive, as torch.save() writes it"},
+                {"\x89HDF", "an HDF5 file"},
+                {"{\"", "JSON text"},
+                {"{\n", "JSON text"},
+                {"{\r\n", "JSON text"},
+                {"{ ", "JSON text"},
+        };
+        while (n > 0 && (bytes[0] == '\n' || bytes[0] == '\r')) {
+                bytes++;
+                n--;
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+                if (n >= strlen(formats[i].begins) &&
+                    strncasecmp((const char *)bytes, formats[i].begins, strlen(formats[i].begins)) == 0)
+                        return formats[i].what;
+        /* The protocol, and the first instruction. */
+        return n > 2 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5 && bytes[2] != 0
+                       ? "a pickle, as torch.save() writes it"
+                       : NULL;
+}
+
+static int bad_file(const struct object *object, const struct header_text *text, const struct st_error *st,
+                    struct error *error)
 {
         int code = st->rule == ST_NO_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED;
+        const char *format = is_foreign(st->rule) ? format_of(text->map, object->first_read) : NULL;
+        if (format != NULL)
+                return error_set(error, code, "not a safetensors file: it is %s (%s)", format, object->path);
         return error_set(error, code, "%s%s (%s)", is_foreign(st->rule) ? "not a safetensors file: " : "", st->text,
                          object->path);
 }
@@ -85,7 +122,7 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
         uint64_t first = object->first_read;
         struct st_error st;
         if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
-                return bad_file(object, &st, error);
+                return bad_file(object, text, &st, error);
         uint64_t whole = ST_PREFIX + text->n;
         int r = take(budget, whole, error) ?: text_grow(text, whole, error);
         *range = (struct object_range){object, first, whole > first ? whole - first : 0, text->map + first};
@@ -182,7 +219,7 @@ static int parse(struct resolved *resolved, size_t i, struct resolve_budget *bud
         if (r < 0)
                 return r;
         if (st_parse(header, (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
-                return bad_file(object, &st, error);
+                return bad_file(object, text, &st, error);
         uint64_t tables = (header->n_tensors + header->n_metadata) * TENSOR_BYTES;
         give_back(budget, tables < most ? most - tables : 0);
         return 0;

@@ -51,6 +51,32 @@ TEST(an_index_that_names_a_tensor_its_file_does_not_have)
         refused(fixture_path("ghost"), "tensor 'ghost' is in the index but not in model.safetensors (");
 }
 
+static const struct {
+        const char *bytes;
+        size_t size;
+        const char *what;
+} foreign[] = {
+#define BYTES(text) text, sizeof(text) - 1
+        {BYTES("version https://git-lfs.github.com/spec/v1\noid sha256:ab\n"),
+         "it is a Git LFS pointer: the weights were"},
+        {BYTES("\n<!doctype html><html><body>Sign in</body></html>"), "it is an HTML page"},
+        {BYTES("<?xml version=\"1.0\"?><Error></Error>"), "it is an XML document"},
+        {BYTES("GGUF\x03\0\0\0\0\0\0\0"), "it is a GGUF file"},
+        {BYTES("PK\x03\x04\0\0\0\0\0\0\0\0"), "it is a zip archive, as torch.save() writes it"},
+        {BYTES("\x80\x02}q\0\0\0\0\0\0\0\0"), "it is a pickle, as torch.save() writes it"},
+        {BYTES("\x89HDF\r\n\x1a\n\0\0\0\0"), "it is an HDF5 file"},
+        {BYTES("{\"weight_map\": {\"a\": \"b\"}}"), "it is JSON text"},
+        {BYTES("\x80\x02\0\0\0\0\0\0{}"), "header-beyond-file"}, /* a header of 640 bytes, cut short */
+};
+
+TEST(a_file_of_another_format_is_named, EACH(foreign))
+{
+        char *path = fixture_path("foreign.safetensors");
+        file_write(path, foreign[_i].bytes, foreign[_i].size);
+        refused(path, "not a safetensors file: ");
+        refused(path, foreign[_i].what);
+}
+
 TEST(a_path_outside_the_roots_is_not_listed)
 {
         char *path = suite_path("outside.safetensors");
