@@ -29,7 +29,7 @@ enum { OTHER = 60600, GREEDY = 60601, NOBODY = 60611 };
 #define MEASURED_NS (UINT64_C(1000) * 1000000)
 #define SAMPLES_MAX 4096
 /* Finds that a user waits for another one's queue, which took seconds: a busy machine has a part of one processor. */
-#ifdef SANITIZED
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define WAITS_NS_MAX (UINT64_C(40000) * 1000000)
 #else
 #define WAITS_NS_MAX (UINT64_C(2000) * 1000000)
