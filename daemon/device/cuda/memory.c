@@ -281,7 +281,7 @@ static int cuda_host_alloc(struct device *device, uint64_t size, void **base, st
         struct cuda_device *d = cuda_of(device);
         *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (*base == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", size);
         madvise(*base, size, MADV_HUGEPAGE);
         int r = cuda_context_hold(d, error);
         if (r == 0 && (r = CUDA_TRY(d, error, cudaHostRegister, *base, size, CUDA_HOST_REGISTER_PORTABLE)) < 0)

@@ -466,7 +466,7 @@ static int host_view_open(const struct segment *segment, const unsigned char **b
 {
         void *map = host_memfd_map(segment->fd, segment->size, PROT_READ);
         if (map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "host: map of %" PRIu64 " bytes", segment->size);
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", segment->size);
         *base = map;
         return 0;
 }
