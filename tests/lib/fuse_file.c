@@ -174,7 +174,9 @@ static void handle_request(struct server *s)
                 count_read(s, r);
                 return hold_or_answer(s, &(struct held_read){in->unique, r->offset, r->size});
         case FUSE_OPEN:
-                return reply(s, in->unique, 0, &(struct fuse_open_out){.fh = ++s->counts->handles},
+                return reply(s, in->unique, 0,
+                             &(struct fuse_open_out){.fh = ++s->counts->handles,
+                                                     .open_flags = s->odd.keep_cache ? FOPEN_KEEP_CACHE : 0},
                              sizeof(struct fuse_open_out));
         case FUSE_OPENDIR:
                 return reply(s, in->unique, 0, &(struct fuse_open_out){0}, sizeof(struct fuse_open_out));

@@ -22,6 +22,7 @@ struct fuse_oddities {
         bool whole_seconds;   /* times have no nanoseconds */
         bool unstable_inodes; /* each look at the attributes shows another inode number */
         uint32_t read_max;    /* bytes of one reply at most; 0: as many as are asked for */
+        bool keep_cache;      /* a further open keeps cached pages, and does not wait for those that are being read */
         int read_error;       /* every read fails with it; 0: none does */
 };
 

@@ -20,6 +20,7 @@ void paused_load_begin(void)
         paused.backing = suite_path("backing");
         model_write(paused.model, paused.backing);
         mkdir(suite_path("root"), 0755);
+        paused.hang.odd.keep_cache = true;
         fuse_file_start(&paused.hang, suite_path("root/mnt"), "m.safetensors", paused.backing);
         daemon_init(&test_daemon, suite_path("d"));
         daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"),
