@@ -87,11 +87,12 @@ static void write_published(struct writer *w, const void *data)
                       kcall("key", write_key, g->published));
 }
 
-/* What was loaded under the name of the set; a generation that drains has no name left. */
+/* What was loaded under the name of the set. A generation that drains is listed under the last name that it had. */
 static const char *source_of(const struct generation *g, const char *name)
 {
-        const struct model_name *known = generation_find_name(g, name);
-        return known != NULL ? model_name_source(known) : g->source;
+        const struct model_name *known = generation_find_name(g, name) ?: g->last_name;
+        require(known != NULL && strcmp(known->text, name) == 0);
+        return model_name_source(known);
 }
 
 void reply_text(struct writer *w, const void *texts, size_t i)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What users are told of eviction and forced unloads. The model checker has their rules, on a device with capacity for
- * few models.
+ * What users are told of eviction, forced unloads and what drains. The model checker has their rules, on a device with
+ * capacity for few models.
  */
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/fixture.h"
@@ -101,6 +101,22 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
 static bool is_gone(const char *name)
 {
         return client_call_code(client, "show", format_text("{\"model\":\"%s\"}", name)) == STREAMER_ENOENT;
+}
+
+/* It drains under the name that it had last, whatever other names it had. */
+TEST(a_model_that_drains_has_the_source_of_its_last_name)
+{
+        unlink(path_of("second"));
+        must(symlink(path_of("a"), path_of("second")));
+        client_load(client, path_of("second"), "second");
+        ck_assert_uint_eq(json_number(client_show(client, "second"), "generation"),
+                          json_number(client_show(client, "a"), "generation"));
+        streamer_lease *lease = client_attach(client, "second");
+        client_unload(client, "a");
+        client_ok(client, streamer_unload(client, "second", STREAMER_UNLOAD_DRAIN), "unload");
+        ck_assert_str_eq(json_text(client_show(client, "second"), "state"), "draining");
+        ck_assert_str_eq(json_text(client_show(client, "second"), "source"), path_of("second"));
+        streamer_detach(lease);
 }
 
 /* Both would expire in one turn of the loop. */
