@@ -360,7 +360,8 @@ static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned de
         return g;
 }
 
-static void apply_load(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
+/* `outcome`: of the load, which has the model on the device. */
+static void apply_load(struct checker *c, const struct trial *t, unsigned device, const struct outcome *outcome)
 {
         struct gen *g = resident_copy(c, t, device), *before = c->names[t->name][device];
         c->counts->aliases += g != NULL && before != g;
@@ -369,7 +370,7 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         c->counts->replaced += g == NULL && before != NULL;
         c->counts->restored += g == NULL && mark_restored(c, t->source);
         if (g == NULL)
-                g = new_gen(c, t, device, generation);
+                g = new_gen(c, t, device, outcome->generation);
         /* A repeated load changes the settings of the resident generation. */
         if (t->options.keep_alive_ms > 0)
                 g->keep_alive_ms = t->options.keep_alive_ms;
@@ -381,8 +382,10 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
         c->counts->pins += t->options.pin;
         c->counts->links += t->by_link;
-        c->paths[t->name][device] = (g == before ? c->paths[t->name][device] : 0) | 1u << t->by_link;
         move_name(c, t->name, device, g, g->drain_ms);
+        /* A load that was cancelled may have ended before it came to a device where the name led to this already. */
+        bool unknown = outcome->result == STREAMER_ECANCELED && g == before;
+        c->paths[t->name][device] = (unknown ? c->paths[t->name][device] : 0) | 1u << t->by_link;
 }
 
 /* All named ranks of a set are pinned together. */
@@ -505,7 +508,7 @@ void trial_apply(struct checker *c, const struct trial *t, struct outcome *outco
                              outcome->generation);
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (outcome->got[d])
-                        apply_load(c, t, d, outcome->generation);
+                        apply_load(c, t, d, outcome);
         pin_ranks(c);
 }
 

@@ -143,6 +143,7 @@ void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g,
         if (before == NULL || before == g)
                 return;
         before->last_name = name;
+        before->last_path = c->paths[name][device];
         if (drain_ms == BRIEF_MS && before->leases > 0 && !is_named(c, before)) {
                 mark_revoked(c, before);
                 c->counts->drain_timeouts++;
@@ -258,7 +259,27 @@ static bool state_agrees(struct comparison *now, const char *name, const json_t 
         return name_agrees(now, name, g);
 }
 
-/* `first_match`: the entry is the first with the row's own state, whose settings the row shows. Cleared then. */
+/* A name has, on each device, the source that was loaded under it there last, whatever other names its generation has;
+ * a load that fails on a device changes nothing there. The row shows what its leading device has, `g`; a row of
+ * failures alone shows what failed, which is no source of the name. */
+static bool source_agrees(struct checker *c, const json_t *row, const struct gen *g)
+{
+        const char *name = json_text(row, "name"), *source = json_text(row, "source");
+        unsigned last = g->last_path;
+        bool same = false;
+        for (unsigned i = 0; i < NAMES; i++)
+                if (c->names[i][g->device] == g && strcmp(name_of(i), name) == 0)
+                        last = c->paths[i][g->device];
+        char *paths[] = {source_path(c, g->source), link_path(c, g->source)};
+        for (unsigned k = 0; k < 2; k++) {
+                same = same || ((last & 1u << k) && strcmp(paths[k], source) == 0);
+                free(paths[k]);
+        }
+        return same || mismatch(c, "%s: has the source %s on %s", name, source, c->devices[g->device].name);
+}
+
+/* `first_match`: the entry is the first with the row's own state, whose settings and source the row
+ * shows. Cleared then. */
 static bool entry_agrees(struct comparison *now, const json_t *row, const json_t *entry, bool *first_match)
 {
         struct checker *c = now->c;
@@ -282,34 +303,13 @@ static bool entry_agrees(struct comparison *now, const json_t *row, const json_t
                                 json_text(entry, "device"));
         bool first = *first_match && strcmp(state, json_text(row, "state")) == 0;
         *first_match = *first_match && !first;
-        return !first || settings_agree(c, row, g);
-}
-
-/* Each name has the source that was loaded under it, whatever other names its generation has. */
-static bool source_agrees(struct checker *c, const json_t *row)
-{
-        const char *name = json_text(row, "name"), *source = json_text(row, "source");
-        bool serves = false, same = false;
-        for (unsigned i = 0; i < NAMES; i++)
-                for (unsigned d = 0; d < c->n_devices && strcmp(name_of(i), name) == 0; d++) {
-                        const struct gen *g = c->names[i][d];
-                        if (g == NULL || g->number != json_number(row, "generation"))
-                                continue;
-                        char *paths[] = {source_path(c, g->source), link_path(c, g->source)};
-                        serves = true;
-                        for (unsigned k = 0; k < 2; k++) {
-                                same = same || ((c->paths[i][d] & 1u << k) && strcmp(paths[k], source) == 0);
-                                free(paths[k]);
-                        }
-                }
-        return same || !serves || strcmp(json_text(row, "state"), "draining") == 0 ||
-               mismatch(c, "%s: has the source %s", name, source);
+        return !first || (settings_agree(c, row, g) && source_agrees(c, row, g));
 }
 
 static bool row_agrees(struct comparison *now, const json_t *row)
 {
         const json_t *entry;
-        bool same = source_agrees(now->c, row), first_match = true, pinned = false;
+        bool same = true, first_match = true, pinned = false;
         for (size_t i = 0; (entry = json_array_get(json_object_get(row, "devices"), i)); i++) {
                 same = same && entry_agrees(now, row, entry, &first_match);
                 pinned = pinned || json_is_true(json_object_get(entry, "pinned"));

@@ -49,6 +49,7 @@ struct gen {
         unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
         unsigned rank, ranks; /* 0: a plain source */
         unsigned last_name;   /* the last name that was removed from it */
+        unsigned last_path;   /* of that name, as in struct checker */
         bool pinned, revoked, cached;
         bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
 };
@@ -81,8 +82,8 @@ struct checker {
         uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
         struct gen gens[GENERATIONS];
         struct gen *names[NAMES][DEVICES];
-        /* What was loaded under the name last: bit 0, the source; bit 1, the link to it; both where loads overlapped.
-         */
+        /* What was loaded under the name last: bit 0, the source; bit 1, the link to it; both after a cancel, which may
+         * have come before or after the load changed it. */
         unsigned paths[NAMES][DEVICES];
         struct client_process processes[CLIENTS];
         struct gen *leased[CLIENTS][CLIENT_SLOTS];
