@@ -255,13 +255,16 @@ static bool has_contents(struct checker *c, unsigned name, unsigned device, uint
         return false;
 }
 
-/* The file may have been replaced before the load, or after it: its contents say which version it has. */
+/* The file may have been replaced before the load, or after it: its contents say which version it has. One that failed
+ * where the later version is resident had opened the earlier one, which must not be resident there, too. */
 static void apply_version(struct checker *c, const struct trial *t, struct outcome *outcome, uint64_t old_seed)
 {
         uint64_t new_seed = c->seeds[t->source][0];
         bool is_old = false;
         for (unsigned d = 0; d < c->n_devices && old_seed != new_seed; d++)
-                is_old = is_old || (outcome->got[d] && has_contents(c, t->name, d, old_seed));
+                if (t->on[d])
+                        is_old = is_old || (outcome->got[d] ? has_contents(c, t->name, d, old_seed)
+                                                            : resident_copy(c, t, d) != NULL);
         c->seeds[t->source][0] = is_old ? old_seed : new_seed;
         c->versions[t->source] -= is_old;
         trial_apply(c, t, outcome);
@@ -284,8 +287,10 @@ static void load_under_two_names(struct checker *c, const struct trial *t, const
                 replace_source(c, t->source);
         trial_end(c, t, r, op, &first);
         trial_end(c, alias, alias_r, alias_op, &second);
-        apply_version(c, t, &first, seed);
-        apply_version(c, alias, &second, seed);
+        /* Of two that each loaded a version, the one that was opened first has the lower number. */
+        bool swapped = first.result == 0 && second.result == 0 && second.generation < first.generation;
+        apply_version(c, swapped ? alias : t, swapped ? &second : &first, seed);
+        apply_version(c, swapped ? t : alias, swapped ? &first : &second, seed);
         c->counts->two_names += first.result == 0 && second.result == 0;
         c->counts->replaced_while_read += replaces;
         compare(c, true);
