@@ -143,7 +143,9 @@ void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g,
         if (before == NULL || before == g)
                 return;
         before->last_name = name;
-        before->last_path = c->paths[name][device];
+        before->left = (before->left_at == c->counts->steps ? before->left : 0) | 1u << name;
+        before->left_at = c->counts->steps;
+        before->left_paths[name] = c->paths[name][device];
         if (drain_ms == BRIEF_MS && before->leases > 0 && !is_named(c, before)) {
                 mark_revoked(c, before);
                 c->counts->drain_timeouts++;
@@ -239,6 +241,18 @@ static bool cached_agrees(struct comparison *now, struct gen *g)
         return true;
 }
 
+static bool draining_agrees(struct checker *c, const char *name, struct gen *g)
+{
+        if (is_named(c, g))
+                return mismatch(c, "%s: is draining, and should be ready", name);
+        for (unsigned i = 0; i < NAMES; i++)
+                if ((g->left & 1u << i) && strcmp(name_of(i), name) == 0) {
+                        g->last_name = i;
+                        return true;
+                }
+        return mismatch(c, "%s: is not the last name of generation %" PRIu64, name, g->number);
+}
+
 static bool state_agrees(struct comparison *now, const char *name, const json_t *entry, struct gen *g)
 {
         struct checker *c = now->c;
@@ -250,7 +264,7 @@ static bool state_agrees(struct comparison *now, const char *name, const json_t 
         g->charged = json_number(entry, "bytes");
         if (strcmp(state, "draining") == 0) {
                 now->draining++;
-                return !is_named(c, g) || mismatch(c, "%s: is draining, and should be ready", name);
+                return draining_agrees(c, name, g);
         }
         if (strcmp(state, "ready") != 0)
                 return mismatch(c, "%s: is %s", name, state);
@@ -265,7 +279,7 @@ static bool state_agrees(struct comparison *now, const char *name, const json_t 
 static bool source_agrees(struct checker *c, const json_t *row, const struct gen *g)
 {
         const char *name = json_text(row, "name"), *source = json_text(row, "source");
-        unsigned last = g->last_path;
+        unsigned last = g->left_paths[g->last_name];
         bool same = false;
         for (unsigned i = 0; i < NAMES; i++)
                 if (c->names[i][g->device] == g && strcmp(name_of(i), name) == 0)

@@ -49,7 +49,11 @@ struct gen {
         unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
         unsigned rank, ranks; /* 0: a plain source */
         unsigned last_name;   /* the last name that was removed from it */
-        unsigned last_path;   /* of that name, as in struct checker */
+        /* Bits of the names that one step removed from it last: overlapping loads remove two, in either order, and the
+         * daemon's list has the last of them. */
+        unsigned left;
+        uint64_t left_at;           /* that step */
+        unsigned left_paths[NAMES]; /* of each when it was removed, as in struct checker */
         bool pinned, revoked, cached;
         bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
 };
