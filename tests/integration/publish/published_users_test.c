@@ -211,7 +211,7 @@ static int publish_too_much(void)
 
 TEST(a_users_bytes_are_limited)
 {
-        ck_assert_int_eq(do_as(TRAINER, publish_too_much, "bytes"), STREAMER_ELIMIT);
+        ck_assert_int_eq(do_as(TRAINER, publish_too_much, "0 B of 8.0 MiB"), STREAMER_ELIMIT);
         ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
         forget();
 }
