@@ -87,8 +87,8 @@ struct http_answer {
         uint64_t total; /* size of the whole object, UINT64_MAX where it is unknown */
         char *body;     /* NUL-terminated */
         size_t body_len;
-        char *redirect_url;   /* target of the last redirect; NULL if there was none */
-        char *condition;      /* what the server said of an If-Match (412), without which it was asked again; or NULL */
+        char *redirect_url; /* target of the last redirect; NULL: none, or it is the origin's that the hops had left */
+        char *condition;    /* what the server said of an If-Match (412), without which it was asked again; or NULL */
         uint64_t credentials; /* of the request, as in its headers */
 };
 void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */

@@ -656,7 +656,9 @@ void http_transfer_finish(struct http_transfer *t, int code)
         if (t->state == HTTP_DISCARDING && (is_redirect(t) ? follow(t) : repeat_without_condition(t)))
                 return;
         enum http_outcome outcome = outcome_of(t, (CURLcode)code);
-        if (outcome == HTTP_OK && t->hops > 0)
+        /* A later request goes to this target at once, and would have the credentials of its origin. The hops withheld
+         * them from one that another origin has led back to: it is not stored. */
+        if (outcome == HTTP_OK && t->hops > 0 && !(t->left_origin && same_origin(t)))
                 t->answer.redirect_url = strdup(t->url);
         /* libcurl 7.88 keeps the buffer of a request whose host was not resolved, and then refuses to set its size: the
          * next try has another handle. */

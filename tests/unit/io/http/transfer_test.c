@@ -15,6 +15,7 @@
  * silent ---- */
 
 static const char *text, *drip;
+static char **texts; /* in place of it: of each request */
 static unsigned port;
 static _Atomic unsigned requests;
 
@@ -23,8 +24,9 @@ static void *serve_one(void *arg)
         int fd = (int)(intptr_t)arg;
         char request[4096];
         must((int)read(fd, request, sizeof(request)));
+        const char *answer = texts != NULL ? texts[requests] : text;
         requests++;
-        bool open = send(fd, text, strlen(text), MSG_NOSIGNAL) > 0;
+        bool open = send(fd, answer, strlen(answer), MSG_NOSIGNAL) > 0;
         while (open && drip != NULL) {
                 struct pollfd closed = {.fd = fd, .events = POLLIN};
                 open = send(fd, drip, strlen(drip), MSG_NOSIGNAL) >= 0 && poll(&closed, 1, 50) == 0;
@@ -177,6 +179,26 @@ TEST(a_redirect_that_drips_is_followed_in_time)
         FAILS_WITH(error, http_fetch(http, &fetch, 1, &error), STREAMER_EFAILED,
                    "a redirect of more than http.redirects steps");
         ck_assert_uint_eq(requests, 3);
+}
+
+/* To another origin (another host of the same address), and from there perhaps back to the first. A stored target is
+ * requested at once, with the credentials of its origin. */
+TEST(a_target_to_which_another_origin_led_back_is_not_stored, .to = 2)
+{
+        bool back = _i == 1;
+        char *found[] = {format_text("http://localhost:%u/there", port), format_text("http://127.0.0.1:%u/back", port)};
+        char *lines[3] = {NULL};
+        for (int i = 0; i <= back; i++)
+                lines[i] = format_text("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: %s\r\n\r\n", found[i]);
+        lines[1 + back] = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody";
+        texts = lines;
+        fetch.max_body = 10;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(requests, 2u + back);
+        if (back)
+                ck_assert_ptr_null(fetch.answer.redirect_url);
+        else
+                ck_assert_str_eq(fetch.answer.redirect_url, found[0]);
 }
 
 static const char *const dripping[] = {"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
