@@ -4,8 +4,9 @@
  * at once, and processes that hold leases keep them; the next run loads what was pinned and is not in the store.
  *
  * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident and desired, never changed in
- * place: a change marks it due, and it is written before anything is sent to a client. With a store, a kill -9 undoes
- * no name, setting, pin or lease that a client has seen. The state file, with the pins, follows a few times a second.
+ * place: a change marks it due, and it is written before anything is sent to a client. Of a model in the store a kill
+ * -9 undoes no name, setting, pin or lease that a client has seen; a model that has just become ready is stored a
+ * moment later. The state file, with the pins, follows a few times a second.
  *
  * What is due is one set (enum persist_due). Packing changes nothing: what begins to be stored, and the numbers of
  * processes, are decided before.
