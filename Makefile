@@ -155,7 +155,8 @@ $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 # ---- tests
 # libclient.a: the internals of the library, for unit tests.
 ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libclient.a libproto.a)
-LINK_TEST = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
+# -u: libdaemon refers to it, and libtest, which comes first, has it.
+LINK_TEST = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -Wl,-u,build_commit -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
 $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.c) $(ARCHIVES)
 	$(LINK_TEST)
@@ -333,7 +334,7 @@ fuzz-run: $(FUZZERS)
 
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(ARCHIVES)
 	@mkdir -p $(@D)
-	$(call run,LD)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -Wl,-u,build_commit -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
 ## bench        measure the rows of docs/performance.md; writes $(BUILD)/bench.json
 bench: all $(BUILD)/bench
