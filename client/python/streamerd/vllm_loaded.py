@@ -33,11 +33,11 @@ class Loaded:
     """Observes a model's load_weights() while it is entered."""
 
     def __init__(self, model: nn.Module, model_config: ModelConfig) -> None:
-        self._model = model
+        self._model: Any = model  # torch's types know no method of vLLM's models
         self._is_draft = model_config.runner == "draft"
         self._is_quantized = model_config.quantization is not None
         self._names: set[str] | None = None  # that the model says it has loaded; None: it says nothing
-        self._replaced: list[tuple[nn.Parameter, Any]] = []
+        self._replaced: list[tuple[Any, Any]] = []
         self._parts: dict[str, tuple[set[Any], set[Any]]] = {}  # of merged parameters: expected, loaded
 
     def __enter__(self) -> None:
@@ -58,7 +58,7 @@ class Loaded:
         for parameter, loader in self._replaced:
             parameter.weight_loader = loader
 
-    def _observe(self, path: str, module: nn.Module, parameter: nn.Parameter) -> None:
+    def _observe(self, path: str, module: Any, parameter: Any) -> None:
         loader = getattr(parameter, "weight_loader", None)
         if loader is None or _is_online(module):
             return
