@@ -144,7 +144,7 @@ class Request:
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise TypeError(f"open() has no option {', '.join(sorted(unknown))}")
-        file_text(source)  # before anything is looked for
+        text(os.fspath(source))  # before anything is looked for; requests are UTF-8
         self.source = os.path.expanduser(os.fspath(source))
         self.views: Views[Any] = views_of(framework)
         self._socket = options.get("socket")
