@@ -152,21 +152,8 @@ static void add_command(struct table *t, const json_t *lease, const char *key)
                 table_addf(t, "%.*s", (int)strcspn(client, " "), client);
 }
 
+/* The last one is shown by -o wide alone. */
 static const struct column lease_columns[] = {
-        {">ID", "id", add_number, COLUMN_KEEP},
-        {"MODEL", "model", add_text, COLUMN_KEEP},
-        {">GEN", "generation", add_number, 6},
-        {"DEVICE", "device", add_text, 5},
-        {">PID", "pid", add_number, COLUMN_KEEP},
-        {">UID", "uid", add_number, 2},
-        {"COMMAND", "comm", add_command, 1},
-        {">SIZE", "bytes", add_size, 4},
-        {">AGE", "age_ns", add_time, 3},
-        {"ORPHAN", "orphan", add_yes_no, 7},
-        {"QUARANTINED", "quarantined", add_yes_no, 8},
-};
-
-static const struct column lease_wide_columns[] = {
         {">ID", "id", add_number, COLUMN_KEEP},
         {"MODEL", "model", add_text, COLUMN_KEEP},
         {">GEN", "generation", add_number, 6},
@@ -211,10 +198,9 @@ static void print_leases(const struct ctl *ctl, const json_t *leases)
 {
         const json_t *lease;
         if (!ctl->quiet) {
-                if (ctl->format == FORMAT_WIDE)
-                        columns_print(leases, COLUMNS(lease_wide_columns), true, NULL);
-                else
-                        columns_print(leases, COLUMNS(lease_columns), false, NULL);
+                bool wide = ctl->format == FORMAT_WIDE;
+                size_t n = sizeof(lease_columns) / sizeof(lease_columns[0]);
+                columns_print(leases, lease_columns, wide ? n : n - 1, wide, NULL);
                 return;
         }
         for (size_t i = 0; (lease = json_array_get(leases, i)); i++)
