@@ -168,7 +168,7 @@ TEST(a_failed_read_is_an_error_with_its_cause, .to = 2)
 TEST(an_io_error_of_the_storage_fails_the_job)
 {
         const char *why_not = fuse_file_unavailable();
-        struct fuse_file hang;
+        struct fuse_file hang = {0};
         if (why_not != NULL)
                 SKIP(why_not);
         char *path = odd_file("odd", 100);
