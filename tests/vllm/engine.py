@@ -237,7 +237,7 @@ def scale() -> None:
 
 def break_attach(broken: bool, unforeseen: bool = False) -> None:
     """Lets the comparison fail that ends an attach."""
-    from streamerd import vllm_publish
+    from streamerd._engines import vllm_publish
 
     global scalars_of
 

@@ -13,7 +13,7 @@ import pytest
 from processes import BUILD
 
 import streamerd
-from streamerd.engine_options import LoadLog, Options
+from streamerd._engines.options import LoadLog, Options
 
 
 def test_options_of_a_load_reach_the_daemon(models, daemon):
@@ -46,7 +46,7 @@ def test_a_checksum_that_is_not_published_is_named(models, daemon):
 
 CONCURRENCY = """
 import os, sys
-from streamerd.engine_options import Options
+from streamerd._engines.options import Options
 before = dict(os.environ)
 Options.parse({"concurrency": 3}, "streamerd").open(sys.argv[1], ready=True).close()
 assert dict(os.environ) == before
@@ -112,7 +112,7 @@ def test_the_timeout_holds_while_tensors_arrive():
 
 
 def test_hugetlb_mappings_are_told_from_others():
-    from streamerd.vllm_aliases import HugePages
+    from streamerd._engines.vllm_aliases import HugePages
 
     size = 2 << 20
     plain = mmap.mmap(-1, size)

@@ -14,7 +14,7 @@ from processes import Daemon, Engine, EngineError
 
 import streamerd
 import streamerd.vllm
-from streamerd.engine_options import Options
+from streamerd._engines.options import Options
 
 
 LOADER = "vllm.model_executor.model_loader"
@@ -143,7 +143,7 @@ def test_a_version_that_lacks_something_is_refused_with_its_name(monkeypatch, us
     from vllm.config.load import LoadConfig
     from vllm.model_executor import model_loader
 
-    from streamerd import vllm_interface
+    from streamerd._engines import vllm_interface
 
     formats = dict(model_loader._LOAD_FORMAT_TO_MODEL_LOADER)
     monkeypatch.setattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", formats)
@@ -160,7 +160,7 @@ def test_a_version_that_lacks_something_is_refused_with_its_name(monkeypatch, us
 
 
 def test_a_version_that_has_all_is_taken_whatever_its_number():
-    from streamerd import vllm_interface
+    from streamerd._engines import vllm_interface
 
     assert [vllm_interface.refusal("9.1.0", load_format) for load_format in streamerd.vllm.FORMATS] == [None, None]
 
@@ -175,7 +175,7 @@ def test_a_version_that_has_all_is_taken_whatever_its_number():
     ],
 )
 def test_alias_is_refused_where_the_engine_rewrites_parameters(monkeypatch, reason, message):
-    from streamerd import vllm_aliases
+    from streamerd._engines import vllm_aliases
 
     offload = SimpleNamespace(
         uva=SimpleNamespace(cpu_offload_gb=int(reason == "offload")), prefetch=SimpleNamespace(offload_group_size=0)
@@ -193,10 +193,10 @@ def test_memory_of_this_model_on_the_engines_own_gpu_is_counted(monkeypatch):
     import torch
     from vllm.config.load import LoadConfig
 
-    from streamerd import vllm_engine
+    from streamerd._engines import vllm_loaders
 
     def loader(**extra: object):
-        made = vllm_engine.StreamerdLoader(LoadConfig(model_loader_extra_config=extra))
+        made = vllm_loaders.StreamerdLoader(LoadConfig(model_loader_extra_config=extra))
         monkeypatch.setattr(made, "_made_resident", lambda model_config: ["mine"])
         return made
 
@@ -214,7 +214,7 @@ def test_memory_of_this_model_on_the_engines_own_gpu_is_counted(monkeypatch):
         asked.append((verb, fields))
         return replies[verb]
 
-    monkeypatch.setattr(vllm_engine, "connect", lambda *_: SimpleNamespace(call=call))
+    monkeypatch.setattr(vllm_loaders, "connect", lambda *_: SimpleNamespace(call=call))
     config = SimpleNamespace(model_config=None)
     assert loader(device="cuda:0").get_external_weight_memory(config) == 11
     assert ("show", {"model": "mine"}) in asked

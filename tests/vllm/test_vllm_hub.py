@@ -16,8 +16,8 @@ from processes import ENGINE_SECONDS, Daemon, Engine, EngineError
 from safetensors.torch import load_file, save_file
 
 import streamerd
-from streamerd.engine_options import Options
-from streamerd.engine_sources import fetch_engine_files, source_of
+from streamerd._engines.options import Options
+from streamerd._engines.sources import fetch_engine_files, source_of
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -201,7 +201,7 @@ def test_a_snapshot_without_weights_is_not_the_model(online, hub, cloud, models,
 
 
 def test_shards_that_are_missing_make_a_snapshot_incomplete(tmp_path, models, monkeypatch):
-    from streamerd.engine_sources import locate
+    from streamerd._engines.sources import locate
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     snapshot = write_snapshot(tmp_path, models / "checkpoint", weights=False)
@@ -218,7 +218,7 @@ def test_shards_that_are_missing_make_a_snapshot_incomplete(tmp_path, models, mo
 
 
 def test_paths_and_urls_are_taken_as_they_are(tmp_path, monkeypatch):
-    from streamerd.engine_sources import locate
+    from streamerd._engines.sources import locate
 
     (tmp_path / "some" / "llama").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -232,12 +232,12 @@ def test_sources_beside_the_main_one_have_their_revision_and_folder(models, monk
     from vllm.config.load import LoadConfig
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-    from streamerd import vllm_engine
+    from streamerd._engines import vllm_loaders
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     downloads = str(models / "downloads-2")
     snapshot = write_snapshot(Path(downloads), models / "checkpoint")
-    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", download_dir=downloads))
+    loader = vllm_loaders.StreamerdLoader(LoadConfig(load_format="streamerd", download_dir=downloads))
     secondary = DefaultModelLoader.Source
     assert loader._place(secondary("some/llama", None)) == str(snapshot)
     assert loader._place(secondary("some/llama", None, subfolder="part")) == str(snapshot / "part")

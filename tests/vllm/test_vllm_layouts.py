@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import streamerd
 import streamerd.vllm
-from streamerd.engine_options import Options
-from streamerd.engine_sources import sources_of_weights
+from streamerd._engines.options import Options
+from streamerd._engines.sources import sources_of_weights
 
 
 def weights(load_format: str, folder: Path, **extra: Any) -> dict[str, list[float]]:

@@ -179,11 +179,11 @@ def test_any_failure_falls_back_until_a_parameter_was_replaced(monkeypatch, erro
     import torch
     from vllm.config.load import LoadConfig
 
-    from streamerd import vllm_engine
+    from streamerd._engines import vllm_loaders
 
     model = torch.nn.Linear(4, 4)
     config = SimpleNamespace(model="m", model_weights="", revision=None, runner="generate")
-    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", model_loader_extra_config={"fallback": True}))
+    loader = vllm_loaders.StreamerdLoader(LoadConfig(load_format="streamerd", model_loader_extra_config={"fallback": True}))
     other = MagicMock()
     monkeypatch.setattr(loader, "_fallback_loader", lambda: other)
 
@@ -206,11 +206,11 @@ def test_any_failure_falls_back_until_a_parameter_was_replaced(monkeypatch, erro
 def test_any_failure_before_the_weights_falls_back_too(monkeypatch, error):
     from vllm.config.load import LoadConfig
 
-    from streamerd import vllm_engine
+    from streamerd._engines import vllm_loaders
 
     config = SimpleNamespace(model="m", model_weights="", revision=None, runner="generate")
     options = {"fallback": True, "device": "cuda:0"}
-    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", model_loader_extra_config=options))
+    loader = vllm_loaders.StreamerdLoader(LoadConfig(load_format="streamerd", model_loader_extra_config=options))
     other = MagicMock()
     monkeypatch.setattr(loader, "_fallback_loader", lambda: other)
     monkeypatch.setattr(loader, "_made_resident", MagicMock(side_effect=error))
@@ -223,9 +223,9 @@ def test_without_fallback_a_failure_is_raised(monkeypatch):
     import torch
     from vllm.config.load import LoadConfig
 
-    from streamerd import vllm_engine
+    from streamerd._engines import vllm_loaders
 
-    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd"))
+    loader = vllm_loaders.StreamerdLoader(LoadConfig(load_format="streamerd"))
     monkeypatch.setattr(loader, "_load", MagicMock(side_effect=RuntimeError("x")))
     with pytest.raises(RuntimeError, match="x"):
         loader.load_weights(torch.nn.Linear(1, 1), SimpleNamespace(model="m", model_weights="", revision=None))

@@ -342,7 +342,7 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_what_is_not_known_to_be_right_is_refused_by_name(reason):
-    from streamerd import vllm_publish
+    from streamerd._engines import vllm_publish
 
     known = {
         "hf_config": SimpleNamespace(architectures=["LlamaForCausalLM"]), "model_impl": "auto", "runner": "auto",
@@ -393,8 +393,8 @@ def test_only_what_is_published_has_a_compile_cache_of_its_own(models, monkeypat
 
 def test_an_engine_that_is_not_marked_is_loaded_as_without(models, monkeypatch):
     """Its compile cache would have the graph of packed layers."""
-    from streamerd import vllm_publish
-    from streamerd.engine_options import Options
+    from streamerd._engines import vllm_publish
+    from streamerd._engines.options import Options
 
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     config = engine_config(models)
@@ -408,7 +408,7 @@ def test_an_engine_that_is_not_marked_is_loaded_as_without(models, monkeypatch):
 def test_a_method_that_cannot_skip_its_post_processing_is_refused_by_name():
     import torch
 
-    from streamerd import vllm_publish
+    from streamerd._engines import vllm_publish
 
     class Method:
         supports_pre_processed_weights = False
@@ -427,7 +427,7 @@ def test_a_method_that_cannot_skip_its_post_processing_is_refused_by_name():
 def on_cuda(patch: pytest.MonkeyPatch, version: str = "13.0", major: int = 9, name: str = "A") -> None:
     import torch
 
-    from streamerd import vllm_publish
+    from streamerd._engines import vllm_publish
 
     patch.setattr(vllm_publish, "current_platform", SimpleNamespace(is_cuda=lambda: True))
     patch.setattr(torch.version, "cuda", version)
@@ -464,7 +464,7 @@ INPUTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch, Any, Any], object]]] 
     "LoRA": ("lora", lambda patch, c, m: setattr(c, "lora_config", {})),
     "length": ("", lambda patch, c, m: setattr(m, "max_model_len", 64)),
     "length of long rotary tables": (
-        "max_model_len", lambda patch, c, m: patch.setattr("streamerd.vllm_publish._depends_on_length", lambda config: True)
+        "max_model_len", lambda patch, c, m: patch.setattr("streamerd._engines.vllm_publish._depends_on_length", lambda config: True)
     ),
     "variable": ("env.VLLM_BATCH_INVARIANT", lambda patch, c, m: patch.setenv("VLLM_BATCH_INVARIANT", "1")),
     "variable that sets threads": ("", lambda patch, c, m: patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")),
@@ -478,7 +478,7 @@ def key(monkeypatch) -> Callable[..., dict[str, str]]:
     """Makes a key of a configuration that a function changes first."""
     from transformers import LlamaConfig
 
-    from streamerd import vllm_publish
+    from streamerd._engines import vllm_publish
 
     for variable in [name for name in os.environ if name.startswith("VLLM_")]:
         monkeypatch.delenv(variable)
@@ -527,8 +527,8 @@ def test_each_property_of_a_gpu_changes_the_platform(key, monkeypatch, device):
 
 
 def test_names_are_those_of_the_source():
-    from streamerd.engine_options import Options
-    from streamerd.vllm_publish import name_of
+    from streamerd._engines.options import Options
+    from streamerd._engines.vllm_publish import name_of
 
     def name(source: str, rank: int = 0, size: int = 1, **options: Any) -> str:
         return name_of(Options(**options), source, rank, size)
@@ -544,7 +544,7 @@ def test_names_are_those_of_the_source():
 def test_scalars_and_classes_that_differ_are_found():
     import torch
 
-    from streamerd.vllm_publish import differences, left_on_meta, scalars_of
+    from streamerd._engines.vllm_publish import differences, left_on_meta, scalars_of
 
     module = torch.nn.Linear(2, 2)
     module.scale, module.act = 1.0, torch.nn.functional.relu

@@ -5,7 +5,7 @@ SGLang calls `register` in each of its processes (entry point group ``sglang.srt
 
     python -m sglang.launch_server --model-path Qwen/Qwen3-8B --load-format streamerd
 
-The loader itself, which depends on SGLang's internals, is in `streamerd.sglang_engine`.
+The loader itself, which depends on SGLang's internals, is in `streamerd._engines.sglang_loader`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from .engine_interface import Use, refusal
+from ._engines.interface import Use, refusal
 
 FORMAT = "streamerd"
 
@@ -69,6 +69,6 @@ def _verify_load_format(original: Any, config: Any) -> None:
     reason = refusal("SGLang", version("sglang"), FORMAT, USES, TESTED)
     if reason is not None:
         raise RuntimeError(reason)
-    from streamerd.sglang_engine import StreamerdLoader
+    from streamerd._engines.sglang_loader import StreamerdLoader
 
     config.load_format = StreamerdLoader

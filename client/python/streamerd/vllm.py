@@ -5,9 +5,9 @@ vLLM calls `register` in each of its processes (entry point group ``vllm.general
 
     vllm serve Qwen/Qwen3-8B --load-format streamerd
 
-What depends on vLLM's internals is in `streamerd.vllm_engine`, and listed in `streamerd.vllm_interface`. Where the
-installed vLLM lacks something that a format uses, the format is registered all the same, and loading by it raises an
-error that names what is missing.
+What depends on vLLM's internals is in `streamerd._engines.vllm_loaders`, and listed in
+`streamerd._engines.vllm_interface`. Where the installed vLLM lacks something that a format uses, the format is
+registered all the same, and loading by it raises an error that names what is missing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def register() -> None:
     _registered = True
     import vllm
 
-    from .vllm_interface import refusal
+    from ._engines.vllm_interface import refusal
 
     refusals = {name: reason for name in FORMATS if (reason := refusal(vllm.__version__, name)) is not None}
     for load_format, reason in refusals.items():
         _register_refusal(load_format, reason)
     usable = tuple(name for name in FORMATS if name not in refusals)
     if usable:
-        importlib.import_module("streamerd.vllm_engine").register(usable)
+        importlib.import_module("streamerd._engines.vllm_loaders").register(usable)
 
 
 def _register_refusal(load_format: str, reason: str) -> None:

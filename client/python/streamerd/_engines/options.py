@@ -17,9 +17,9 @@ from typing import Any
 
 import streamerd
 
-from . import _autostart, _open
-from ._model import size_text
-from ._option_values import duration
+from .. import _autostart, _open
+from .._model import size_text
+from .._option_values import duration
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{32}")
 

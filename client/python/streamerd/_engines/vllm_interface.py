@@ -6,8 +6,8 @@ Nothing here imports vLLM before `refusal` is called.
 
 from __future__ import annotations
 
-from . import engine_interface
-from .engine_interface import Use
+from . import interface
+from .interface import Use
 
 # Minor versions, newest first; docs/vllm.md says how.
 TESTED = ("0.32", "0.31")
@@ -96,4 +96,4 @@ USES: dict[str, tuple[Use, ...]] = {
 
 def refusal(version: str, load_format: str) -> str | None:
     """Why a load format cannot be used with the installed vLLM; None if it can."""
-    return engine_interface.refusal("vLLM", version, load_format, USES[load_format], TESTED)
+    return interface.refusal("vLLM", version, load_format, USES[load_format], TESTED)

@@ -53,9 +53,9 @@ from vllm.platforms import current_platform
 import streamerd
 from streamerd._client import Client, connect
 from streamerd._model import size_text
-from streamerd.engine_interface import lacks
-from streamerd.engine_options import AUTO, LoadLog, Options
-from streamerd.engine_sources import (
+from streamerd._engines.interface import lacks
+from streamerd._engines.options import AUTO, LoadLog, Options
+from streamerd._engines.sources import (
     HUB,
     fetch_engine_files,
     fetched_repository,
@@ -70,9 +70,9 @@ from streamerd.engine_sources import (
     source_of,
     sources_of_weights,
 )
-from streamerd.vllm_aliases import Aliases
-from streamerd.vllm_loaded import Loaded, MissingWeights
-from streamerd.vllm_interface import PUBLISH
+from streamerd._engines.vllm_aliases import Aliases
+from streamerd._engines.vllm_loaded import Loaded, MissingWeights
+from streamerd._engines.vllm_interface import PUBLISH
 
 logger = init_logger("vllm.streamerd")
 
@@ -116,7 +116,7 @@ def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
             return config
         publishes = _can_publish(options)
         if publishes:
-            from streamerd import vllm_publish
+            from streamerd._engines import vllm_publish
 
             vllm_publish.mark(options, config)
             publishes = vllm_publish.is_configured(options)
@@ -390,7 +390,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
     def _published_name(self, vllm_config: VllmConfig) -> str | None:
         if not self._publishes():
             return None
-        from streamerd import vllm_publish
+        from streamerd._engines import vllm_publish
 
         return vllm_publish.resident_name(self.options, vllm_config, self._source(vllm_config.model_config))
 
@@ -411,7 +411,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
         if not self._publishes():
             return super().load_model(vllm_config, model_config, prefix)
-        from streamerd import vllm_publish
+        from streamerd._engines import vllm_publish
 
         load: Callable[[], nn.Module] = functools.partial(
             BaseModelLoader.load_model, self, vllm_config=vllm_config, model_config=model_config, prefix=prefix

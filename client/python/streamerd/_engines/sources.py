@@ -22,9 +22,9 @@ from pathlib import Path
 
 import streamerd
 
-from ._client import connect
-from ._source import hub_snapshot
-from .engine_options import Options
+from .._client import connect
+from .._source import hub_snapshot
+from .options import Options
 
 HUB = "hf://"
 REMOTE = ("s3://", HUB)

@@ -47,8 +47,8 @@ from streamerd._open import device_name
 from streamerd._publication import CLONE, Found, Publication, Published, find
 from streamerd._source import without_links
 from streamerd._views import TorchViews
-from streamerd.engine_options import AUTO, Options
-from streamerd.engine_sources import HUB
+from streamerd._engines.options import AUTO, Options
+from streamerd._engines.sources import HUB
 
 # Architectures whose post-processing was compared, tensor by tensor and attribute by attribute (docs/publish.md).
 KNOWN = (

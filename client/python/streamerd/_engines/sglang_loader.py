@@ -20,8 +20,8 @@ from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.model_loader.weight_utils import maybe_add_mtp_safetensors
 
 import streamerd
-from streamerd.engine_options import AUTO, LoadLog, Options
-from streamerd.engine_sources import INDEX, locate, part_name, sources_of_weights
+from streamerd._engines.options import AUTO, LoadLog, Options
+from streamerd._engines.sources import INDEX, locate, part_name, sources_of_weights
 
 logger = logging.getLogger(__name__)
 
