@@ -209,30 +209,37 @@ static int make_stores(const struct config *config, struct sources *sources, str
         sources->hosts = config->http.hosts;
         sources->n_hosts = config->http.n_hosts;
         web_hosts_warn(sources->hosts, sources->n_hosts, &opts);
+        struct s3_endpoint_opts s3 = config->s3;
+        s3.variable = config_variable(config, "s3.endpoint");
         return http_new(&sources->http, &opts, error)
-                       ?: s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
+                       ?: s3_endpoints_new(&sources->s3, &s3, config->s3_sources, config->n_s3_sources,
                                            &sources->http->opts, error)
-                       ?: hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
+                       ?: hf_new(&sources->hf, config->hf.endpoint, config_variable(config, "hf.endpoint"),
+                                 config->hf.token, error);
 }
 
 static int make_reader(struct daemon *d, struct error *error)
 {
-        const struct config *c = &d->config;
+        struct config *c = &d->config;
         char numa[256];
         /* A device that copies wants two slots for each reader thread: one is filled, one is copied. */
         unsigned slots = (d->devices.cuda != NULL ? 2 * READER_THREADS_PER_BLOCK : 1) * c->io.concurrency;
+        uint64_t bytes;
+        int r = config_fit_ring(c, slots, machine_memory(), &bytes, error);
+        if (r < 0)
+                return r;
         uint64_t ring = slots * c->io.block_size;
         struct reader_opts opts = {.concurrency = c->io.concurrency,
                                    .block_size = c->io.block_size,
-                                   .memory_limit = c->io.memory_limit,
+                                   .memory_limit = bytes,
                                    .stall_ns = c->io.stall_ns,
                                    .numa = devices_numa(&d->devices),
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops},
                                    .network_threads = d->sources.http->opts.threads,
                                    .request_max = d->sources.http->opts.request_max};
-        if (opts.memory_limit == 0)
-                opts.memory_limit = ring;
-        int r = reader_init(&d->reader, &opts, d->wake, error);
+        for (size_t i = 0; i < c->n_warnings; i++)
+                log_warn("%s", c->warnings[i]);
+        r = reader_init(&d->reader, &opts, d->wake, error);
         if (r < 0)
                 return r;
         if (d->devices.cuda != NULL)

@@ -36,6 +36,8 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 struct config {
         unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
         const char *path;                           /* of the file that was read, borrowed from argv; NULL if none */
+        char **warnings;                            /* variables of other programs that are not taken as they are */
+        size_t n_warnings;
         char *socket;
         char *state;           /* a folder; NULL: no state file */
         uint64_t exit_idle_ns; /* 0: the daemon does not exit by itself */
@@ -101,6 +103,11 @@ struct config {
 /* From argv, environ and the file. 0, CONFIG_PRINTED, STREAMER_EINVAL (usage, exit 2) or another STREAMER_E* with the
  * text to print. */
 int config_load(struct config *config, int argc, char **argv, struct error *error);
+/* The variable that the value of this key is from; NULL: it is from elsewhere. */
+const char *config_variable(const struct config *config, const char *key);
+/* Bytes of the staging ring: the limit, else this many blocks. Where a variable of another program makes it large for
+ * this memory, blocks become smaller, or the ring, with a warning. STREAMER_ENOMEM. */
+int config_fit_ring(struct config *config, uint64_t blocks, uint64_t memory, uint64_t *bytes, struct error *error);
 void config_init(struct config *config);   /* the defaults */
 void config_deinit(struct config *config); /* accepts a zeroed one */
 

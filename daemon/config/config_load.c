@@ -3,7 +3,8 @@
  * Settings from four places, each overriding the one before: defaults, file, environment, flags. The command line is
  * parsed twice: first for its grammar and for what decides the rest (--config, --help), and at the end for its values.
  *
- * A wrong value anywhere refuses the whole configuration, with its place.
+ * A wrong value anywhere refuses the whole configuration, with its place; but not one of a variable that other programs
+ * read, too: it was not written for this one.
  */
 #include "daemon/config/setting.h"
 
@@ -18,6 +19,10 @@
 
 #define FILE_MAX MiB
 #define NAME_SIZE 32
+#define OWN "STREAMERD_" /* variables that this program alone reads */
+/* Of a ring that variables of other programs determine. */
+#define RING_SHARE 16 /* the part of the memory */
+#define RING_LEAST (128 * MiB)
 
 void config_init(struct config *config)
 {
@@ -31,10 +36,48 @@ void config_deinit(struct config *config)
         roles_deinit(&config->access);
         for (size_t i = 0; i < n_settings; i++)
                 setting_deinit(&settings[i], config);
+        for (size_t i = 0; i < config->n_warnings; i++)
+                free(config->warnings[i]);
+        free(config->warnings);
         *config = (struct config){0};
 }
 
 /* ---- the environment ---- */
+
+__attribute__((format(printf, 3, 4))) static int warn(struct config *config, struct error *error, const char *format,
+                                                      ...)
+{
+        va_list args;
+        char *text = NULL, **warnings = array_grow(config->warnings, config->n_warnings, sizeof(*warnings));
+        va_start(args, format);
+        int n = warnings != NULL ? vasprintf(&text, format, args) : -1;
+        va_end(args);
+        if (warnings != NULL)
+                config->warnings = warnings;
+        if (n < 0)
+                return error_no_memory(error);
+        config->warnings[config->n_warnings++] = text;
+        return 0;
+}
+
+/* The variable of a setting that is set. An empty one counts as unset, as shells and unit files write it. */
+static const char *find_variable(const struct setting *setting, const char **value)
+{
+        const char *name = setting->env;
+        *value = name != NULL ? filled(getenv(name)) : NULL;
+        if (*value == NULL && setting->env_old != NULL)
+                *value = filled(getenv(name = setting->env_old));
+        return *value != NULL ? name : NULL;
+}
+
+const char *config_variable(const struct config *config, const char *key)
+{
+        const char *value;
+        for (size_t i = 0; i < n_settings; i++)
+                if (same_text(settings[i].key, key))
+                        return config->origins[i] == CONFIG_ENVIRONMENT ? find_variable(&settings[i], &value) : NULL;
+        return NULL;
+}
 
 /* Variables have 0 and 1 instead of words, milliseconds without their unit, and -1 for a size that is the default. */
 static const char *as_word(const struct setting *setting, const char *value, char buffer[32])
@@ -57,17 +100,71 @@ static const char *as_word(const struct setting *setting, const char *value, cha
 static int apply_environment(struct config *config, struct error *error)
 {
         for (size_t i = 0; i < n_settings; i++) {
-                char why[SETTING_WHY], buffer[32];
-                const struct setting *setting = &settings[i];
-                /* An empty variable counts as unset, as shells and unit files write it. */
-                const char *name = setting->env, *value = name != NULL ? filled(getenv(name)) : NULL;
-                if (value == NULL && setting->env_old != NULL)
-                        value = filled(getenv(name = setting->env_old));
-                if (value != NULL &&
-                    setting_set(setting, config, CONFIG_ENVIRONMENT, as_word(setting, value, buffer), why) < 0)
+                char why[SETTING_WHY] = "", buffer[32];
+                const char *value, *name = find_variable(&settings[i], &value), *word;
+                if (name == NULL)
+                        continue;
+                word = as_word(&settings[i], value, buffer);
+                bool own = strncmp(name, OWN, strlen(OWN)) == 0;
+                if (!own)
+                        setting_set_foreign(&settings[i], config, word, why);
+                else if (setting_set(&settings[i], config, CONFIG_ENVIRONMENT, word, why) < 0)
                         return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
+                if (!own && why[0] != '\0' && warn(config, error, "%s: %s", name, why) < 0)
+                        return error->code;
         }
         return 0;
+}
+
+/* A ring that is smaller than a block: whichever of the two a variable of another program determines gives way. */
+static int fit_block(struct config *config, struct error *error)
+{
+        const char *of_ring = config_variable(config, "io.memory_limit");
+        const char *of_block = config_variable(config, "io.block_size");
+        char block[SETTING_NUMBER_TEXT], ring[SETTING_NUMBER_TEXT];
+        config_size_text(config->io.block_size, block);
+        config_size_text(config->io.memory_limit, ring);
+        if (config->io.memory_limit == 0 || config->io.memory_limit >= config->io.block_size)
+                return 0;
+        if (of_ring != NULL) {
+                config->io.memory_limit = config->io.block_size;
+                return warn(config, error, "%s: %s is less than one block: %s is used", of_ring, ring, block);
+        }
+        if (of_block != NULL && config->io.memory_limit >= MiB) {
+                config->io.block_size = round_down(config->io.memory_limit, MiB);
+                return warn(config, error, "%s: %s is more than the staging ring of %s: %s is used", of_block, block,
+                            ring, ring);
+        }
+        return error_set(error, STREAMER_EINVAL, "memory limit: %s is less than one block of %s", ring, block);
+}
+
+int config_fit_ring(struct config *config, uint64_t blocks, uint64_t memory, uint64_t *bytes, struct error *error)
+{
+        const char *of_block = config_variable(config, "io.block_size");
+        const char *variable = of_block ?: config_variable(config, "io.concurrency");
+        char given[SIZE_TEXT], used[SIZE_TEXT];
+        uint64_t most = memory / RING_SHARE > RING_LEAST ? memory / RING_SHARE : RING_LEAST;
+        uint64_t block = round_down(most / blocks, MiB) ?: MiB;
+        int r = 0;
+        if (config->io.memory_limit != 0)
+                variable = config_variable(config, "io.memory_limit");
+        *bytes = config->io.memory_limit ?: blocks * config->io.block_size;
+        if (variable == NULL || *bytes <= most)
+                return 0;
+        if (of_block != NULL && config->io.block_size > block) {
+                size_text(given, config->io.block_size);
+                config->io.block_size = block;
+                r = warn(config, error, "%s: %s is too much for this machine's memory: %s is used", of_block, given,
+                         size_text(used, block));
+                *bytes = config->io.memory_limit ?: blocks * block;
+        }
+        if (r == 0 && *bytes > most && config->io.block_size < *bytes) {
+                size_text(given, *bytes);
+                *bytes = most > config->io.block_size ? most : config->io.block_size;
+                r = warn(config, error, "%s: a staging ring of %s is too much for this machine's memory: %s is used",
+                         variable, given, size_text(used, *bytes));
+        }
+        return r;
 }
 
 static int read_file(struct config *config, const char *path, struct error *error)
@@ -274,13 +371,9 @@ static int check_whole(struct config *config, struct error *error)
         if (config->n_roots == 0)
                 return error_set(error, STREAMER_EINVAL, "no root: give --root DIR, or 'roots' in %s (see --help)",
                                  from);
-        if (config->io.memory_limit != 0 && config->io.memory_limit < config->io.block_size)
-                return error_set(error, STREAMER_EINVAL,
-                                 "memory limit: %" PRIu64 " bytes are less than one block of %" PRIu64,
-                                 config->io.memory_limit, config->io.block_size);
         if (config->socket == NULL && (config->socket = strdup(CONFIG_DEFAULT_SOCKET)) == NULL)
                 return error_no_memory(error);
-        return access_check_roots(config, error);
+        return fit_block(config, error) ?: access_check_roots(config, error);
 }
 
 int config_load(struct config *config, int argc, char **argv, struct error *error)
@@ -311,6 +404,8 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
         }
         if (actions.check == NULL)
                 return 0;
+        for (size_t i = 0; i < config->n_warnings; i++)
+                fprintf(stderr, "streamerd: warning: %s\n", config->warnings[i]);
         printf("streamerd: the settings are valid (%s)\n", config->path ?: "no file");
         return CONFIG_PRINTED;
 }

@@ -22,11 +22,18 @@ static bool is_applied(const struct setting *setting)
                setting->list == &list_rules || setting->list == &list_preload;
 }
 
+/* The environment stays as it was at the start, and a value from it may have been fitted to the machine. */
+static bool is_fixed(size_t i, const struct config *running, const struct config *next)
+{
+        return running->origins[i] == CONFIG_ENVIRONMENT && next->origins[i] == CONFIG_ENVIRONMENT;
+}
+
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size)
 {
         text[0] = '\0';
         for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].key != NULL && !is_applied(&settings[i]) && !setting_equal(&settings[i], running, next))
+                if (settings[i].key != NULL && !is_applied(&settings[i]) && !is_fixed(i, running, next) &&
+                    !setting_equal(&settings[i], running, next))
                         format_append(text, size, "%s%s", text[0] != '\0' ? ", " : "", settings[i].key);
 }
 
@@ -45,8 +52,7 @@ static void put_row(const struct config *config, struct items *rows, const struc
         if (origin == CONFIG_FILE)
                 from = config->path ?: "";
         else if (origin == CONFIG_ENVIRONMENT)
-                from = setting->env_old == NULL || filled(getenv(setting->env)) != NULL ? setting->env
-                                                                                        : setting->env_old;
+                from = config_variable(config, setting->key) ?: "";
         else if (origin == CONFIG_FLAG)
                 snprintf(name, sizeof(name), "--%s", setting->flag);
         items_add(rows, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),

@@ -39,22 +39,26 @@ static const struct unit {
 } sizes[] = {{"TiB", GiB << 10}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"", 1}},
   durations[] = {{"h", 3600 * SECOND}, {"m", 60 * SECOND}, {"s", SECOND}, {"ms", SECOND / 1000}};
 
-static int parse_with_unit(const char *text, const struct unit *units, size_t n, uint64_t *value)
+enum number { NUMBER_OK, NUMBER_TOO_LARGE, NO_NUMBER };
+
+static enum number parse_with_unit(const char *text, const struct unit *units, size_t n, uint64_t *value)
 {
         char *end;
         if (text[0] < '0' || text[0] > '9')
-                return -1;
+                return NO_NUMBER;
         errno = 0;
         uint64_t number = strtoull(text, &end, 10);
-        for (size_t i = 0; errno == 0 && i < n; i++)
+        bool fits = errno == 0;
+        for (size_t i = 0; i < n; i++)
                 if (strcmp(end, units[i].name) == 0)
-                        return __builtin_mul_overflow(number, units[i].factor, value) ? -1 : 0;
-        return -1;
+                        return fits && !__builtin_mul_overflow(number, units[i].factor, value) ? NUMBER_OK
+                                                                                               : NUMBER_TOO_LARGE;
+        return NO_NUMBER;
 }
 
 int config_parse_size(const char *text, uint64_t *bytes)
 {
-        return parse_with_unit(text, sizes, ARRAY_SIZE(sizes), bytes);
+        return parse_with_unit(text, sizes, ARRAY_SIZE(sizes), bytes) == NUMBER_OK ? 0 : -1;
 }
 
 /* In the largest unit that divides it; a size below a MiB in bytes, and a duration below an hour in seconds. */
@@ -78,7 +82,8 @@ const char *config_size_text(uint64_t bytes, char out[SETTING_NUMBER_TEXT])
 static int parse_number(const struct setting *setting, const char *text, uint64_t *value, char why[SETTING_WHY])
 {
         char from[SETTING_NUMBER_TEXT], to[SETTING_NUMBER_TEXT];
-        if (setting->kind == SETTING_DURATION && parse_with_unit(text, durations, ARRAY_SIZE(durations), value) < 0)
+        if (setting->kind == SETTING_DURATION &&
+            parse_with_unit(text, durations, ARRAY_SIZE(durations), value) != NUMBER_OK)
                 return setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
         if (setting->kind == SETTING_SIZE && config_parse_size(text, value) < 0)
                 return setting_wrong(why, "'%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
@@ -333,8 +338,47 @@ void setting_entry_text(const struct setting *setting, const void *base, size_t 
 int setting_set(const struct setting *setting, struct config *config, enum config_origin origin, const char *text,
                 char why[SETTING_WHY])
 {
-        if (setting->kind == SETTING_LIST && config->origins[setting - settings] != origin)
+        unsigned char *from = &config->origins[setting - settings];
+        if (setting->kind == SETTING_LIST && *from != origin)
                 clear(setting, config);
-        config->origins[setting - settings] = (unsigned char)origin;
-        return setting_set_field(setting, config, text, why);
+        int r = setting_set_field(setting, config, text, why);
+        if (r == 0)
+                *from = (unsigned char)origin;
+        return r;
+}
+
+/* Of a number that is too small, too large or between two multiples: the nearest below it that is valid, or the least.
+ * False: there is none. Zero means the default in other programs. */
+static bool fit_number(const struct setting *setting, const char *text, char fitted[SETTING_NUMBER_TEXT])
+{
+        bool is_time = setting->kind == SETTING_DURATION;
+        uint64_t value = 0;
+        if (!is_time && setting->kind != SETTING_SIZE && setting->kind != SETTING_NUMBER)
+                return false;
+        enum number r = parse_with_unit(text, is_time ? durations : sizes,
+                                        is_time ? ARRAY_SIZE(durations) : ARRAY_SIZE(sizes), &value);
+        if (r == NUMBER_TOO_LARGE || value > setting->max)
+                value = setting->max;
+        if (r == NO_NUMBER || value == 0)
+                return false;
+        if (value < setting->min)
+                value = setting->min;
+        written(setting->kind, setting->multiple != 0 ? value / setting->multiple * setting->multiple : value, fitted);
+        return true;
+}
+
+void setting_set_foreign(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY])
+{
+        char fitted[SETTING_NUMBER_TEXT], no[SETTING_WHY];
+        size_t len;
+        why[0] = '\0';
+        if (setting_set(setting, config, CONFIG_ENVIRONMENT, text, why) == 0)
+                return;
+        bool fits = fit_number(setting, text, fitted);
+        require(!fits || setting_set(setting, config, CONFIG_ENVIRONMENT, fitted, no) == 0);
+        len = strlen(why);
+        if (fits)
+                snprintf(why + len, SETTING_WHY - len, ": %s is used", fitted);
+        else
+                snprintf(why + len, SETTING_WHY - len, ": ignored");
 }

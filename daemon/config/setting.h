@@ -68,6 +68,11 @@ extern const char *const setting_bool_words[], *const setting_addressing_words[]
 int setting_set(const struct setting *setting, struct config *config, enum config_origin origin, const char *text,
                 char why[SETTING_WHY]);
 
+/* The same of a variable that other programs read, too, and that may hold what is valid there alone: a number becomes
+ * the nearest valid one, and anything else leaves the setting as it is. `why`: what became of it; "": it is as given.
+ */
+void setting_set_foreign(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
+
 /* ---- fields, in struct config or an entry ---- */
 
 void setting_init(const struct setting *setting, void *base); /* the default, of a zeroed field; no texts */

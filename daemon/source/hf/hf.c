@@ -486,12 +486,10 @@ static bool stored_token(char **token)
         return true;
 }
 
-/* The endpoint with a scheme and without slashes at its end. One that is invalid may be that of a variable, which is
- * there for other programs, too. */
-static int set_endpoint(struct hf *hf, const char *endpoint, struct error *error)
+/* The endpoint with a scheme and without slashes at its end. */
+static int set_endpoint(struct hf *hf, const char *endpoint, const char *variable, struct error *error)
 {
-        const char *text = filled(endpoint) ?: ENDPOINT, *variable = filled(getenv("HF_ENDPOINT"));
-        bool is_variable = same_text(variable, text);
+        const char *text = filled(endpoint) ?: ENDPOINT;
         struct http_url url;
         hf->endpoint =
                 format_new("%s%.*s", strstr(text, "://") == NULL ? "https://" : "", (int)trimmed_len(text, '/'), text);
@@ -499,22 +497,22 @@ static int set_endpoint(struct hf *hf, const char *endpoint, struct error *error
                 return error_no_memory(error);
         if (http_url_parse(&url, hf->endpoint) == 0)
                 return 0;
-        error_set(is_variable ? &hf->fault : error, STREAMER_EINVAL,
-                  "%s: not http(s)://host[:port], without user and password",
-                  is_variable ? "HF_ENDPOINT" : "hf.endpoint");
-        if (is_variable)
-                log_warn("loads from the Hub fail: %s", hf->fault.text);
-        return is_variable ? 0 : error->code;
+        error_set(variable != NULL ? &hf->fault : error, STREAMER_EINVAL,
+                  "%s: not http(s)://host[:port], without user and password", variable ?: "hf.endpoint");
+        if (variable == NULL)
+                return error->code;
+        log_warn("loads from the Hub fail: %s", hf->fault.text);
+        return 0;
 }
 
-int hf_new(struct hf **out, const char *endpoint, const char *token, struct error *error)
+int hf_new(struct hf **out, const char *endpoint, const char *variable, const char *token, struct error *error)
 {
         struct hf *hf = calloc(1, sizeof(*hf));
         if (hf == NULL)
                 return error_no_memory(error);
         hf->stored = filled(token) == NULL;
         bool ok = hf->stored ? stored_token(&hf->token) : (hf->token = strdup(token)) != NULL;
-        int r = ok ? set_endpoint(hf, endpoint, error) : error_no_memory(error);
+        int r = ok ? set_endpoint(hf, endpoint, variable, error) : error_no_memory(error);
         *out = r == 0 ? hf : hf_free(hf);
         return r;
 }

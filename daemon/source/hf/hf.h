@@ -9,9 +9,9 @@
 struct hf; /* shared by threads */
 
 /* `endpoint` NULL or "": https://huggingface.co; a host without a scheme is https. One that is invalid is an error, or,
- * if it is of the environment (HF_ENDPOINT), that of each load from the Hub: it may be meant for other programs.
+ * if it is of a variable of other programs, that of each load from the Hub. `variable`: its name, or NULL.
  * `token`: a value, "file:PATH" or "credential:NAME"; NULL or "": the one that huggingface-cli has stored. */
-int hf_new(struct hf **hf, const char *endpoint, const char *token, struct error *error);
+int hf_new(struct hf **hf, const char *endpoint, const char *variable, const char *token, struct error *error);
 struct hf *hf_free(struct hf *hf);
 
 /* ---- for the fuzzer ---- */

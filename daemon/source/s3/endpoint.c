@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings are merged once, at start. An error in them keeps the daemon from starting; one in AWS's variables and files
- * is stored and returned to loads from S3, since they may not have been meant for this daemon. Regions of buckets are
- * taken from responses into a small cache: a miss costs a request.
+ * Settings are merged once, at start. An error in them keeps the daemon from starting; one in variables and files of
+ * other programs is stored and returned to loads from S3, since they may not have been meant for this daemon. Regions
+ * of buckets are taken from responses into a small cache: a miss costs a request.
  */
 #include "daemon/source/s3/endpoint.h"
 
@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 
+#define SETTING "S3 endpoint"
 #define REGIONS_MAX 64
 #define CLOCK_TOLERANCE 60 /* seconds */
 
@@ -34,7 +35,8 @@ struct s3_endpoints {
 
 /* ---- configuration ---- */
 
-static int set_url(struct s3_endpoint *endpoint, const char *text, struct error *error)
+/* `from`: what it is an error of, for its text. */
+static int set_url(struct s3_endpoint *endpoint, const char *text, const char *from, struct error *error)
 {
         char shown[REDACTED_SOURCE];
         if (text == NULL)
@@ -48,7 +50,7 @@ static int set_url(struct s3_endpoint *endpoint, const char *text, struct error 
         if (host[0] == '\0' || host[0] == '/' || strpbrk(host, "?#@ ") != NULL) {
                 redact_source(shown, url);
                 return error_set(error, STREAMER_EINVAL,
-                                 "S3 endpoint '%s': not http(s)://host[:port], without user and password", shown);
+                                 "%s: '%s' is not http(s)://host[:port], without user and password", from, shown);
         }
         free(endpoint->url);
         endpoint->url = url;
@@ -77,8 +79,13 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
         int r = aws_config_init(&config, profile, error);
         if (r < 0)
                 return r;
-        const char *url = choose(own->endpoint, aws_env("AWS_ENDPOINT_URL_S3") ?: aws_env("AWS_ENDPOINT_URL"),
-                                 defaults->endpoint);
+        const char *variable = aws_env("AWS_ENDPOINT_URL_S3") != NULL ? "AWS_ENDPOINT_URL_S3" : "AWS_ENDPOINT_URL";
+        const char *url = choose(own->endpoint, aws_env(variable), defaults->endpoint);
+        const char *from = defaults->variable ?: SETTING;
+        if (url == NULL)
+                from = "endpoint_url of the profile";
+        else if (url == aws_env(variable))
+                from = variable;
         const char *region =
                 choose(own->region, aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION"), defaults->region);
         const char *ca = choose(own->ca, aws_env("AWS_CA_BUNDLE"), defaults->ca);
@@ -91,7 +98,7 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
         endpoint->ca = ca != NULL ? strdup(ca) : NULL;
         if (ca != NULL && endpoint->ca == NULL)
                 return error_no_memory(error);
-        return set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
+        return set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), from, error);
 }
 
 static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_opts *own,
@@ -99,14 +106,14 @@ static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_
 {
         const char *profile = filled(own->profile) ?: filled(defaults->profile);
         endpoint->source = own->source;
-        int r = set_url(endpoint, filled(own->endpoint), error);
+        int r = own->variable == NULL ? set_url(endpoint, filled(own->endpoint), SETTING, error) : 0;
         if (r < 0)
                 return r;
         r = complete(endpoint, own, defaults, profile, &endpoint->fault);
         if (r == STREAMER_ENOMEM)
                 return error_no_memory(error);
         if (r < 0)
-                log_warn("stores: %s", endpoint->fault.text);
+                log_warn("loads from S3 fail: %s", endpoint->fault.text);
         bool has_keys = filled(own->access_key) != NULL || filled(own->profile) != NULL;
         if (own->is_unsigned || (defaults->is_unsigned && !has_keys && !own->is_signed))
                 return 0;

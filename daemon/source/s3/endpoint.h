@@ -17,6 +17,7 @@ enum s3_addressing { S3_AUTO, S3_PATH, S3_VIRTUAL };
 struct s3_endpoint_opts {
         char *source; /* "s3://bucket/prefix": for sources that begin with it; NULL: for all others */
         char *endpoint, *region, *ca, *profile;
+        const char *variable; /* of another program that the endpoint is from; NULL: it is a setting */
         char *access_key, *secret_key, *session_token;
         enum s3_addressing addressing; /* auto: path style where an endpoint is named, else virtual host */
         bool is_unsigned;
@@ -29,7 +30,7 @@ struct s3_endpoint {
         char region[S3_REGION]; /* "": not configured */
         enum s3_addressing addressing;
         struct aws_credentials *credentials; /* NULL: unsigned */
-        struct error fault;                  /* in AWS's variables and files: the endpoint is not usable */
+        struct error fault;                  /* in variables and files of other programs: the endpoint is not usable */
 };
 
 struct s3_endpoints; /* shared by threads */

@@ -32,6 +32,37 @@ static void start(const char *settings)
 
 FIXTURE(.each = {NULL, fixture_stop});
 
+/* ---- variables of other programs ---- */
+
+/* A deployment's own environment: the daemon starts, says what it does not take, and loads local files. */
+static const struct {
+        const char *name, *value, *log;
+} variables[] = {
+        {"RUNAI_STREAMER_LOG_LEVEL", "SPAM",
+         "warn: RUNAI_STREAMER_LOG_LEVEL: 'SPAM' is not error, warn, info or debug"},
+        {"RUNAI_STREAMER_CONCURRENCY", "2000", "warn: RUNAI_STREAMER_CONCURRENCY: 2000 is not within 1 to 1024"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "10000000",
+         "warn: RUNAI_STREAMER_CHUNK_BYTESIZE: 10000000 is not a multiple"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "1000", "warn: RUNAI_STREAMER_MEMORY_LIMIT: 1000 is less than one block"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "1099511627776",
+         "warn: RUNAI_STREAMER_MEMORY_LIMIT: a staging ring of 1.0 TiB is too much for this machine's memory"},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "0", "warn: RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: 0ms is not within"},
+        {"RUNAI_STREAMER_S3_ENDPOINT", "ftp://x", "warn: loads from S3 fail: RUNAI_STREAMER_S3_ENDPOINT: 'ftp://x'"},
+        {"AWS_ENDPOINT_URL", "ftp://x", "warn: loads from S3 fail: AWS_ENDPOINT_URL: 'ftp://x'"},
+        {"AWS_CONFIG_FILE", "/dev/null/x", "serves"},
+        {"HF_ENDPOINT", "ftp://x", "warn: loads from the Hub fail: HF_ENDPOINT: not http(s)://host"},
+        {"STATE_DIRECTORY", "a:b", "warn: STATE_DIRECTORY: 'a:b' is not an absolute path: ignored"},
+};
+
+TEST(a_variable_of_another_program_does_not_prevent_the_start, EACH(variables))
+{
+        setenv(variables[_i].name, variables[_i].value, 1);
+        start("http: {threads: 1}\n");
+        client_load(client, source, "m");
+        client_equals(client, "m", model);
+        ck_assert_msg(log_wait_for(test_daemon.log, variables[_i].log), "%s", variables[_i].log);
+}
+
 /* ---- residency ---- */
 
 TEST(a_model_without_a_lease_is_unloaded_after_keep_alive)

@@ -5,7 +5,7 @@
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/config/config.h"
+#include "daemon/config/reload.h"
 #include "daemon/config/setting.h"
 
 static struct config config;
@@ -120,7 +120,7 @@ TEST(a_ring_holds_a_block)
 {
         ck_assert_int_eq(LOAD(NEEDED, "--memory-limit=8MiB"), 0);
         ck_assert_int_eq(LOAD(NEEDED, "--memory-limit=0"), 0);
-        assert_usage(LOAD(NEEDED, "--memory-limit=7MiB"), "less than one block");
+        assert_usage(LOAD(NEEDED, "--memory-limit=7MiB"), "memory limit: 7MiB is less than one block of 8MiB");
 }
 
 TEST(flags_precede_the_environment_precedes_the_file)
@@ -156,54 +156,163 @@ TEST(a_wrong_file_prevents_the_start)
         ck_assert_str_eq(error.text, "not a regular file (/dev)");
 }
 
-/* `text`: the setting, as the file has it; `what`: the error instead. */
+TEST(an_own_variable_that_is_wrong_prevents_the_start)
+{
+        setenv("STREAMERD_SOCKET", "relative", 1);
+        assert_usage(LOAD(NEEDED), "STREAMERD_SOCKET: 'relative' is not an absolute path");
+}
+
+/* `text`: the setting, as the file has it; `what`: the warning. */
 static const struct {
         const char *name, *value, *text, *what;
 } variables[] = {
         {"STREAMERD_SOCKET", "/env", "/env", NULL},
         {"STREAMERD_SOCKET", "", CONFIG_DEFAULT_SOCKET, NULL},
-        {"STREAMERD_SOCKET", "relative", NULL, "STREAMERD_SOCKET: 'relative' is not an absolute path"},
+        {"STATE_DIRECTORY", "/var/lib/streamerd", "/var/lib/streamerd", NULL},
+        {"STATE_DIRECTORY", "lib", "", "STATE_DIRECTORY: 'lib' is not an absolute path: ignored"},
         {"RUNAI_STREAMER_CONCURRENCY", "2", "2", NULL},
-        {"RUNAI_STREAMER_CONCURRENCY", "0", NULL, "RUNAI_STREAMER_CONCURRENCY: 0 is not within 1 to 1024"},
+        {"RUNAI_STREAMER_CONCURRENCY", "0", "16", "RUNAI_STREAMER_CONCURRENCY: 0 is not within 1 to 1024: ignored"},
+        {"RUNAI_STREAMER_CONCURRENCY", "2000", "1024",
+         "RUNAI_STREAMER_CONCURRENCY: 2000 is not within 1 to 1024: 1024 is used"},
+        {"RUNAI_STREAMER_CONCURRENCY", "99999999999999999999", "1024",
+         "RUNAI_STREAMER_CONCURRENCY: '99999999999999999999' is not a number: 1024 is used"},
+        {"RUNAI_STREAMER_CONCURRENCY", "many", "16", "RUNAI_STREAMER_CONCURRENCY: 'many' is not a number: ignored"},
         {"RUNAI_STREAMER_MEMORY_LIMIT", "-1", "0", NULL},
         {"RUNAI_STREAMER_MEMORY_LIMIT", "0", "0", NULL},
-        {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", NULL, "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", "0",
+         "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size (bytes, or with KiB, MiB, GiB, TiB): ignored"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "1000", "8MiB",
+         "RUNAI_STREAMER_MEMORY_LIMIT: 1000 is less than one block: 8MiB is used"},
         {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2097152", "2MiB", NULL},
-        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "-1", NULL, "RUNAI_STREAMER_CHUNK_BYTESIZE: '-1' is not a size"},
-        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2000000", NULL,
-         "RUNAI_STREAMER_CHUNK_BYTESIZE: 2000000 is not a multiple of 1MiB"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "-1", "8MiB",
+         "RUNAI_STREAMER_CHUNK_BYTESIZE: '-1' is not a size (bytes, or with KiB, MiB, GiB, TiB): ignored"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "100", "1MiB",
+         "RUNAI_STREAMER_CHUNK_BYTESIZE: 100 is not within 1MiB to 1GiB: 1MiB is used"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "10000000", "9MiB",
+         "RUNAI_STREAMER_CHUNK_BYTESIZE: 10000000 is not a multiple of 1MiB: 9MiB is used"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "4294967296", "1GiB",
+         "RUNAI_STREAMER_CHUNK_BYTESIZE: 4294967296 is not within 1MiB to 1GiB: 1GiB is used"},
         {"RUNAI_STREAMER_BLOCK_BYTESIZE", "4194304", "4MiB", NULL},
-        {"RUNAI_STREAMER_BLOCK_BYTESIZE", "x", NULL, "RUNAI_STREAMER_BLOCK_BYTESIZE: 'x' is not a size"},
+        {"RUNAI_STREAMER_BLOCK_BYTESIZE", "x", "8MiB",
+         "RUNAI_STREAMER_BLOCK_BYTESIZE: 'x' is not a size (bytes, or with KiB, MiB, GiB, TiB): ignored"},
         {"RUNAI_STREAMER_MEMORY_LIMIT", "67108864", "64MiB", NULL},
         {"RUNAI_STREAMER_LOG_LEVEL", "WARNING", "warn", NULL},
-        {"RUNAI_STREAMER_LOG_LEVEL", "9", NULL, "RUNAI_STREAMER_LOG_LEVEL: '9' is not error, warn, info or debug"},
+        {"RUNAI_STREAMER_LOG_LEVEL", "SPAM", "info",
+         "RUNAI_STREAMER_LOG_LEVEL: 'SPAM' is not error, warn, info or debug: ignored"},
         {"RUNAI_STREAMER_S3_ENDPOINT", "https://store", "https://store", NULL},
         {"RUNAI_STREAMER_S3_UNSIGNED", "1", "true", NULL},
         {"RUNAI_STREAMER_S3_UNSIGNED", "false", "false", NULL},
-        {"RUNAI_STREAMER_S3_UNSIGNED", "maybe", NULL, "RUNAI_STREAMER_S3_UNSIGNED: "},
+        {"RUNAI_STREAMER_S3_UNSIGNED", "maybe", "false",
+         "RUNAI_STREAMER_S3_UNSIGNED: 'maybe' is not true or false: ignored"},
         {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "1", "virtual", NULL},
         {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", "path", NULL},
-        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "2", NULL, "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: "},
+        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "True", "virtual", NULL},
+        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "2", "auto",
+         "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: '2' is not auto, path or virtual: ignored"},
         {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "1500", "1500ms", NULL},
-        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "99", NULL, "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: "},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "0", "20s",
+         "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: 0ms is not within 100ms to 1h: ignored"},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "99", "100ms",
+         "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: 99ms is not within 100ms to 1h: 100ms is used"},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "86400000", "1h",
+         "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: 86400000ms is not within 100ms to 1h: 1h is used"},
         {"RUNAI_STREAMER_LOG_TO_STDERR", "true", "true", NULL},
         {"RUNAI_STREAMER_LOG_TO_STDERR", "0", "false", NULL},
-        {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", NULL, "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not true or false"},
+        {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", "false",
+         "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not true or false: ignored"},
 };
 
-TEST(a_variable_is_read_or_its_error_names_it, EACH(variables))
+static void assert_warning(const char *what)
+{
+        ck_assert_uint_eq(config.n_warnings, what != NULL);
+        if (what != NULL)
+                ck_assert_str_eq(config.warnings[0], what);
+}
+
+TEST(a_variable_of_another_program_is_read_or_fitted_with_a_warning, EACH(variables))
 {
         setenv(variables[_i].name, variables[_i].value, 1);
-        int r = LOAD(NEEDED);
-        if (variables[_i].what != NULL) {
-                assert_usage(r, variables[_i].what);
-                return;
-        }
-        ck_assert_int_eq(r, 0);
+        ck_assert_int_eq(LOAD(NEEDED), 0);
+        assert_warning(variables[_i].what);
         for (size_t i = 0; i < n_settings; i++)
                 if (same_text(settings[i].env, variables[_i].name) ||
                     same_text(settings[i].env_old, variables[_i].name))
                         ck_assert_str_eq(setting_text(&settings[i], &config), variables[_i].text);
+}
+
+TEST(a_value_that_is_ignored_leaves_that_of_the_file)
+{
+        char *path = write_file("io: {concurrency: 3}\n");
+        setenv("RUNAI_STREAMER_CONCURRENCY", "many", 1);
+        ck_assert_int_eq(LOAD(NEEDED, "--config", path), 0);
+        ck_assert_uint_eq(config.io.concurrency, 3);
+        ck_assert_ptr_null(config_variable(&config, "io.concurrency"));
+        setenv("RUNAI_STREAMER_CONCURRENCY", "5", 1);
+        ck_assert_int_eq(LOAD(NEEDED, "--config", path), 0);
+        ck_assert_str_eq(config_variable(&config, "io.concurrency"), "RUNAI_STREAMER_CONCURRENCY");
+}
+
+TEST(a_block_of_a_variable_fits_the_ring_of_the_file)
+{
+        setenv("RUNAI_STREAMER_CHUNK_BYTESIZE", "67108864", 1);
+        ck_assert_int_eq(LOAD(NEEDED, "--memory-limit=16MiB"), 0);
+        ck_assert_uint_eq(config.io.block_size, 16 * MiB);
+        assert_warning("RUNAI_STREAMER_CHUNK_BYTESIZE: 64MiB is more than the staging ring of 16MiB: 16MiB is used");
+        assert_usage(LOAD(NEEDED, "--memory-limit=1000"), "memory limit: 1000 is less than one block of 64MiB");
+}
+
+/* Of a machine with 4 GiB of memory. `file`: settings that no variable changes. */
+static const struct {
+        const char *name, *value, *file;
+        uint64_t ring, block;
+        const char *what;
+} rings[] = {
+        {NULL, NULL, "", 128 * MiB, 8 * MiB, NULL},
+        {NULL, NULL, "io: {memory_limit: 40GiB}", 40 * GiB, 8 * MiB, NULL},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "201326592", "", 192 * MiB, 8 * MiB, NULL},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "42949672960", "", 256 * MiB, 8 * MiB,
+         "RUNAI_STREAMER_MEMORY_LIMIT: a staging ring of 40.0 GiB is too much for this machine's memory: 256.0 MiB is "
+         "used"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "42949672960", "io: {block_size: 1GiB}", GiB, GiB,
+         "RUNAI_STREAMER_MEMORY_LIMIT: a staging ring of 40.0 GiB is too much for this machine's memory: 1.0 GiB is "
+         "used"},
+        {"RUNAI_STREAMER_CONCURRENCY", "1024", "", 256 * MiB, 8 * MiB,
+         "RUNAI_STREAMER_CONCURRENCY: a staging ring of 8.0 GiB is too much for this machine's memory: 256.0 MiB is "
+         "used"},
+        {"RUNAI_STREAMER_CONCURRENCY", "1024", "io: {memory_limit: 512MiB}", 512 * MiB, 8 * MiB, NULL},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "1073741824", "", 256 * MiB, 16 * MiB,
+         "RUNAI_STREAMER_CHUNK_BYTESIZE: 1.0 GiB is too much for this machine's memory: 16.0 MiB is used"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "1073741824", "io: {memory_limit: 2GiB}", 2 * GiB, GiB, NULL},
+};
+
+TEST(a_ring_of_a_variable_fits_the_memory, EACH(rings))
+{
+        uint64_t ring;
+        char *path = write_file(rings[_i].file);
+        if (rings[_i].name != NULL)
+                setenv(rings[_i].name, rings[_i].value, 1);
+        ck_assert_int_eq(LOAD(NEEDED, "--config", path), 0);
+        ck_assert_int_eq(config_fit_ring(&config, config.io.concurrency, 4 * GiB, &ring, &error), 0);
+        ck_assert_uint_eq(ring, rings[_i].ring);
+        ck_assert_uint_eq(config.io.block_size, rings[_i].block);
+        assert_warning(rings[_i].what);
+}
+
+TEST(a_value_that_was_fitted_to_the_memory_is_no_change)
+{
+        uint64_t ring;
+        char keys[256];
+        setenv("RUNAI_STREAMER_CHUNK_BYTESIZE", "1073741824", 1);
+        ck_assert_int_eq(LOAD(NEEDED), 0);
+        ck_assert_int_eq(config_fit_ring(&config, 16, 4 * GiB, &ring, &error), 0);
+        struct config running = config;
+        config = (struct config){0};
+        ck_assert_int_eq(LOAD(NEEDED), 0);
+        reload_restart_keys(&running, &config, keys, sizeof(keys));
+        ck_assert_str_eq(keys, "");
+        ck_assert_int_eq(LOAD(NEEDED, "--block-size=4MiB"), 0);
+        reload_restart_keys(&running, &config, keys, sizeof(keys));
+        ck_assert_str_eq(keys, "io.block_size");
 }
 
 TEST(the_newer_name_of_a_variable_takes_precedence)

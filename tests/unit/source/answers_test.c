@@ -61,7 +61,7 @@ static void end_hub(void)
 
 static void assert_hub_fails(const char *token, int code, const char *text)
 {
-        ck_assert_int_eq(hf_new(&sources.hf, server.url, token, &error), 0);
+        ck_assert_int_eq(hf_new(&sources.hf, server.url, NULL, token, &error), 0);
         FAILS_SAYING(error, source_open(&sources, "hf://org/name@main", false, &set, &error), code, text);
 }
 
@@ -132,15 +132,13 @@ TEST(offline_the_hub_is_not_asked, EACH(variables))
 
 TEST(an_invalid_endpoint_of_the_environment_fails_loads_alone)
 {
-        setenv("HF_ENDPOINT", "ftp://mirror", 1);
-        ck_assert_int_eq(hf_new(&sources.hf, "ftp://mirror", NULL, &error), 0);
+        ck_assert_int_eq(hf_new(&sources.hf, "ftp://mirror", "HF_ENDPOINT", NULL, &error), 0);
         FAILS_SAYING(error, source_open(&sources, "hf://org/name@main", false, &set, &error), STREAMER_EINVAL,
                      "HF_ENDPOINT: not http(s)://host[:port], without user and password");
         struct hf *other;
-        FAILS_SAYING(error, hf_new(&other, "ftp://own", NULL, &error), STREAMER_EINVAL,
+        FAILS_SAYING(error, hf_new(&other, "ftp://own", NULL, NULL, &error), STREAMER_EINVAL,
                      "hf.endpoint: not http(s)://host[:port], without user and password");
-        setenv("HF_ENDPOINT", "hf-mirror.com", 1);
-        ck_assert_int_eq(hf_new(&other, "hf-mirror.com", NULL, &error), 0);
+        ck_assert_int_eq(hf_new(&other, "hf-mirror.com", "HF_ENDPOINT", NULL, &error), 0);
         hf_free(other);
 }
 

@@ -203,16 +203,20 @@ TEST(an_invalid_endpoint_in_the_settings_is_refused, EACH(bad_endpoints))
 
 /* The keys may be meant for another program: local models are loaded, and each load from a store reports the error. */
 static const struct {
-        const char *config, *endpoint, *why;
+        const char *config, *endpoint, *variable, *why;
 } foreign[] = {
-        {"[default]\nno key\n", NULL, "neither a section nor 'key = value'"},
-        {"[default]\nendpoint_url = ftp://x\n", NULL, "not http(s)://host[:port]"},
-        {"", "http://", "not http(s)://host[:port]"},
+        {"[default]\nno key\n", NULL, NULL, "neither a section nor 'key = value'"},
+        {"[default]\nendpoint_url = ftp://x\n", NULL, NULL,
+         "endpoint_url of the profile: 'ftp://x' is not http(s)://host[:port]"},
+        {"", "http://", NULL, "AWS_ENDPOINT_URL: 'http:' is not http(s)://host[:port]"},
+        {"", NULL, "RUNAI_STREAMER_S3_ENDPOINT", "RUNAI_STREAMER_S3_ENDPOINT: 'ftp://x' is not http(s)://host[:port]"},
 };
 
 TEST(an_error_outside_the_configuration_fails_loads, EACH(foreign))
 {
-        const struct s3_endpoint_opts rest = {.region = "r"};
+        const struct s3_endpoint_opts rest = {.region = "r",
+                                              .endpoint = foreign[_i].variable != NULL ? (char[]){"ftp://x"} : NULL,
+                                              .variable = foreign[_i].variable};
         char *base;
         write_config(foreign[_i].config);
         if (foreign[_i].endpoint != NULL)
@@ -220,4 +224,15 @@ TEST(an_error_outside_the_configuration_fails_loads, EACH(foreign))
         make(&rest, (struct s3_endpoint_opts){.region = "s"});
         ck_assert_int_lt(s3_endpoint_base(s3_endpoints_find(endpoints, "s3://x/"), "x", "r", &base, &error), 0);
         ck_assert_msg(strstr(error.text, foreign[_i].why) != NULL, "%s", error.text);
+}
+
+TEST(an_endpoint_of_aws_takes_precedence_over_one_of_another_program)
+{
+        const struct s3_endpoint_opts rest = {.endpoint = (char[]){"ftp://x"},
+                                              .variable = "RUNAI_STREAMER_S3_ENDPOINT"};
+        char *base;
+        setenv("AWS_ENDPOINT_URL", "https://store", 1);
+        make(&rest, (struct s3_endpoint_opts){.region = "s"});
+        ck_assert_int_eq(s3_endpoint_base(s3_endpoints_find(endpoints, "s3://x/"), "x", "r", &base, &error), 0);
+        ck_assert_str_eq(base, "https://store/x");
 }
