@@ -47,6 +47,26 @@ static void take_failures(struct streamer_op *op, const msgpack_object *list)
         }
 }
 
+static void take_evictions(struct streamer_op *op, const msgpack_object *list)
+{
+        if (!list || list->type != MSGPACK_OBJECT_ARRAY)
+                return;
+        op->evictions = calloc(list->via.array.size, sizeof(*op->evictions));
+        for (uint32_t i = 0; op->evictions && i < list->via.array.size; i++) {
+                const msgpack_object *o = &list->via.array.ptr[i];
+                streamer_eviction *e = &op->evictions[op->n_evictions];
+                *e = (streamer_eviction){.model = copy_str(o, "name"), .device = copy_str(o, "device")};
+                object_u64(o, "generation", &e->generation);
+                object_u64(o, "bytes", &e->bytes);
+                if (e->model && e->device) {
+                        op->n_evictions++;
+                        continue;
+                }
+                free((void *)(uintptr_t)e->model);
+                free((void *)(uintptr_t)e->device);
+        }
+}
+
 #define MAY(state) (1u << OP_##state)
 static const unsigned op_states[] = {
         [OP_NEW] = MAY(LINKED) | MAY(OUT),
@@ -77,6 +97,7 @@ static void end(struct streamer_op *op, const msgpack_object *event, const char 
         const char *code, *text = "";
         size_t code_len, text_len = 0;
         take_failures(op, object_get(event, "failed"));
+        take_evictions(op, object_get(event, "evicted"));
         if (strcmp(state, "ready") == 0) {
                 end_ready(op);
                 return;
@@ -200,6 +221,11 @@ static void op_free(struct streamer_op *op)
                 free((void *)(uintptr_t)op->failures[i].text);
         }
         free(op->failures);
+        for (size_t i = 0; i < op->n_evictions; i++) {
+                free((void *)(uintptr_t)op->evictions[i].model);
+                free((void *)(uintptr_t)op->evictions[i].device);
+        }
+        free(op->evictions);
         free(op->text);
         free(op);
 }
@@ -306,5 +332,23 @@ int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_fai
                 rc = fail(op->client, STREAMER_ENOENT, "the load has no failure %zu", i);
         if (rc == 0)
                 args_fill(failure, &op->failures[i], sizeof(*failure));
+        return rc;
+}
+
+size_t streamer_op_eviction_count(const streamer_op *op)
+{
+        if (check_op(op, "op_eviction_count") != 0)
+                return 0;
+        lock_scope(&op->client->lock);
+        return op->n_evictions;
+}
+
+int streamer_op_eviction_get(const streamer_op *op, size_t i, streamer_eviction *eviction)
+{
+        int rc = check_op(op, "op_eviction_get") ?: args_out(op->client, "op_eviction_get", "eviction", eviction);
+        if (rc == 0 && i >= streamer_op_eviction_count(op))
+                rc = fail(op->client, STREAMER_ENOENT, "the load evicted fewer than %zu models", i + 1);
+        if (rc == 0)
+                args_fill(eviction, &op->evictions[i], sizeof(*eviction));
         return rc;
 }

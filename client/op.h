@@ -54,6 +54,8 @@ struct streamer_op {
         char *text;
         streamer_device_failure *failures; /* their strings are malloc'd */
         size_t n_failures;
+        streamer_eviction *evictions; /* likewise */
+        size_t n_evictions;
 };
 
 struct streamer_op *op_new(struct streamer_client *c);

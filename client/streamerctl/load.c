@@ -47,6 +47,38 @@ static void print_failures(const struct ctl *ctl, const streamer_op *op)
                         ctl_error(ctl, f.err, streamer_op_model(op), "%s: %s", f.device, f.text);
 }
 
+/* NULL: none. */
+static json_t *evictions_json(const streamer_op *op)
+{
+        streamer_eviction e = STREAMER_EVICTION_INIT;
+        if (streamer_op_eviction_count(op) == 0)
+                return NULL;
+        json_t *list = json_array();
+        for (size_t i = 0; streamer_op_eviction_get(op, i, &e) == 0; i++)
+                json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:I}", "name", e.model, "generation",
+                                                      (json_int_t)e.generation, "device", e.device, "bytes",
+                                                      (json_int_t)e.bytes));
+        return list;
+}
+
+/* "streamerctl: m: evicted for it: a (1.0 GiB of host), b (2.0 GiB of host)". */
+static void print_evictions(const streamer_op *op, const char *model)
+{
+        char size[HUMAN_MAX];
+        streamer_eviction e = STREAMER_EVICTION_INIT;
+        for (size_t i = 0; streamer_op_eviction_get(op, i, &e) == 0; i++) {
+                fputs(i == 0 ? "streamerctl: " : ", ", stderr);
+                if (i == 0) {
+                        put_escaped(stderr, model);
+                        fputs(": evicted for it: ", stderr);
+                }
+                put_escaped(stderr, e.model);
+                fprintf(stderr, " (%s of %s)", human_size(size, e.bytes), e.device);
+        }
+        if (streamer_op_eviction_count(op) > 0)
+                putc('\n', stderr);
+}
+
 /* What the load left out, by `show`. NULL: not known, or no memory. */
 static json_t *notes_of(const struct ctl *ctl, const char *model)
 {
@@ -60,14 +92,17 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
 {
         char size[HUMAN_MAX], rate[HUMAN_MAX];
         json_auto_t *notes = notes_of(ctl, p->name);
-        if (!ctl->quiet && ctl->format != FORMAT_JSON)
+        if (!ctl->quiet && ctl->format != FORMAT_JSON) {
                 print_notes(stderr, notes, p->name);
+                print_evictions(op, p->name);
+        }
         if (ctl->format == FORMAT_JSON) {
                 json_auto_t *json = json_pack(
-                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o*, s:O*, s:O*, s:O*}", "name", p->name, "state",
+                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o*, s:o*, s:O*, s:O*, s:O*}", "name", p->name, "state",
                         "ready", "generation", (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors",
                         (json_int_t)p->tensors, "load_ns", (json_int_t)p->load_ns, "resident", p->resident, "failed",
-                        failures_json(op), "left_out", json_object_get(notes, "left_out"), "missing_tensors",
+                        failures_json(op), "evicted", evictions_json(op), "left_out",
+                        json_object_get(notes, "left_out"), "missing_tensors",
                         json_object_get(notes, "missing_tensors"), "missing", json_object_get(notes, "missing"));
                 ctl_print_json(json);
                 return;
@@ -287,6 +322,7 @@ static void print_plan(const json_t *plan)
                 print_plan_of(plan);
         for (size_t i = 0; (device = json_array_get(devices, i)); i++)
                 print_plan_of(device);
+        print_notes(stderr, plan, json_str(plan, "name"));
 }
 
 static bool is_refused(const json_t *plan)

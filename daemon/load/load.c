@@ -395,6 +395,10 @@ static void begin_again(struct load *load)
         next->started_ns = load->started_ns;
         next->charge = load->charge;
         load->charge = (struct quota_charge){.user = NULL};
+        next->evictions = load->evictions;
+        next->n_evictions = load->n_evictions;
+        load->evictions = NULL;
+        load->n_evictions = 0;
         load->superseded = true;
         load_move_requests(load, next);
         load_launch(next);

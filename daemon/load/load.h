@@ -205,6 +205,14 @@ struct load_part {
         struct callback arrived;
 };
 
+/* A model that was evicted for a load. */
+struct load_eviction {
+        char *name;
+        const struct device *device;
+        uint64_t generation, bytes;
+};
+#define LOAD_EVICTIONS_MAX 256 /* that are listed; the log has all */
+
 struct load {
         unsigned magic; /* LOAD_MAGIC */
         struct list link;
@@ -233,6 +241,8 @@ struct load {
         size_t n_targets;
         struct admission_part demands[LOAD_DEVICES]; /* of each open target */
         struct admission_request admission;
+        struct load_eviction *evictions;
+        size_t n_evictions;
         struct load_part *parts;
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */

@@ -50,6 +50,23 @@ static bool refuse(struct load *load, struct load_target *target, const struct e
 
 static void ask(struct load *load);
 
+/* Without memory for it, the log alone has it. */
+static void on_evict(struct admission_request *request, const struct generation *victim)
+{
+        struct load *load = container_of(request, struct load, admission);
+        require(load->state == LOAD_QUEUED && victim->state == GENERATION_READY);
+        if (load->n_evictions == LOAD_EVICTIONS_MAX)
+                return;
+        cleanup_free char *name = strdup(generation_name(victim));
+        struct load_eviction *v = array_grow(load->evictions, load->n_evictions, sizeof(*v));
+        if (v != NULL)
+                load->evictions = v;
+        if (v == NULL || name == NULL)
+                return;
+        v[load->n_evictions++] = (struct load_eviction){name, victim->device, victim->number, victim->charged};
+        name = NULL;
+}
+
 static void on_answer(struct admission_request *request, const struct error *error)
 {
         struct load *load = container_of(request, struct load, admission);
@@ -83,6 +100,7 @@ static void ask(struct load *load)
                                            .query = load->dry_run,
                                            .shares = load->users != NULL && load->limits.max[QUOTA_LOADS] != UINT64_MAX,
                                            .uid = load->caller.uid,
+                                           .evicts = on_evict,
                                            .answered = on_answer};
         list_init(&load->admission.link);
         load->pending++;

@@ -33,6 +33,9 @@ void load_free(struct load *load)
         list_remove(&load->link);
         quota_discharge(&load->budget.charge); /* of tables that are gone */
         load->magic = 0;
+        for (size_t i = 0; i < load->n_evictions; i++)
+                free(load->evictions[i].name);
+        free(load->evictions);
         free(load->targets);
         free(load->parts);
         source_roots_free(load->roots);

@@ -359,6 +359,20 @@ typedef struct streamer_device_failure {
 STREAMER_API size_t streamer_op_failure_count(const streamer_op *op);
 STREAMER_API int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_failure *failure);
 
+/* A model that was evicted for the load. */
+typedef struct streamer_eviction {
+        size_t struct_size;
+        const char *model;  /* borrowed from the operation */
+        const char *device; /* borrowed from the operation */
+        uint64_t generation;
+        uint64_t bytes; /* of the device, that it held */
+} streamer_eviction;
+#define STREAMER_EVICTION_INIT STREAMER_INIT(streamer_eviction)
+
+/* What was evicted for a load that has ended, ready or not: at most 256 models; STREAMER_ENOENT after the last. */
+STREAMER_API size_t streamer_op_eviction_count(const streamer_op *op);
+STREAMER_API int streamer_op_eviction_get(const streamer_op *op, size_t i, streamer_eviction *eviction);
+
 /* The name of the model that is loaded. Borrowed from the operation. */
 STREAMER_API const char *streamer_op_model(const streamer_op *op);
 

@@ -11,6 +11,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
+#include "daemon/base/text/text.h"
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/model_set.h"
 #include "daemon/resident/unload/evict.h"
@@ -219,17 +220,20 @@ static bool awaits_answer(const struct admission_request *request)
 
 /* ---- a pass ---- */
 
-static void evict(const struct admission_outlook *outlook, struct ledger *ledger, const char *for_whom)
+static void evict(struct admission_request *request, const struct admission_outlook *outlook, struct ledger *ledger)
 {
-        char why[ENDED_TEXT];
+        const char *for_whom = generation_name(request->parts[0].generation);
+        char why[ENDED_TEXT], size[SIZE_TEXT];
         snprintf(why, sizeof(why), "its memory was needed for %s", for_whom);
         for (size_t i = 0; i < outlook->n_victims; i++) {
                 struct generation *g = outlook->victims[i];
                 if (g->state != GENERATION_READY) /* evicted with another of its ranks */
                         continue;
-                log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
-                         g->number, g->charged, g->device->name, for_whom);
+                log_info("%s: evicted (generation %" PRIu64 ", %s of %s) for %s", generation_name(g), g->number,
+                         size_text(size, g->charged), g->device->name, for_whom);
                 metric_add(METRIC_EVICTIONS, 1);
+                if (request->evicts != NULL)
+                        request->evicts(request, g);
                 /* Also of its ranks on other devices. */
                 list_each_item (const struct generation, rank, &g->resident->generations, link)
                         if (rank->state == GENERATION_READY && generation_is_rank_of(g, rank))
@@ -257,7 +261,7 @@ static bool decide(struct admission_request *request, struct ledger *ledger)
         request->blocked = false;
         if (outlook.outcome != ADMISSION_FITS) {
                 if (outlook.outcome == ADMISSION_EVICTS)
-                        evict(&outlook, ledger, generation_name(request->parts[0].generation));
+                        evict(request, &outlook, ledger);
                 ledger_reserve(ledger, request);
                 return false;
         }

@@ -47,6 +47,8 @@ struct admission_request {
         uid_t uid;                    /* that user */
         struct error error;           /* why it was refused */
         const struct device *refused; /* the device that cannot grant it; NULL: the limit of the queue */
+        /* Before a model is evicted for it; NULL: the owner does not ask. */
+        void (*evicts)(struct admission_request *request, const struct generation *victim);
         /* Once, never from within a call by the owner. Code 0: every part is charged, or the query is answered. */
         void (*answered)(struct admission_request *request, const struct error *error);
 };

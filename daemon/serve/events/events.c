@@ -89,6 +89,13 @@ static void write_failed(struct writer *w, const void *data)
                                       kstr("text", t->error.text));
 }
 
+static void write_eviction(struct writer *w, const void *data, size_t i)
+{
+        const struct load_eviction *e = &((const struct load_eviction *)data)[i];
+        writer_map_of(w, kstr("name", e->name), ku64("generation", e->generation), kstr("device", e->device->name),
+                      ku64("bytes", e->bytes));
+}
+
 int op_check(struct session *session, struct error *error)
 {
         uid_t uid = session->conn->caller.uid;
@@ -149,11 +156,13 @@ void op_send(struct op *op)
         load_progress(load, &p);
         p.state = load_request_state(request);
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
+        bool evicted = load_ended(p.state) && load->n_evictions > 0;
         const struct source_notes *notes = reply_notes(p.state == LOAD_READY ? load->targets[0].generation : NULL);
         event_send(op->session, "op", ku64("op", op->id), kif(op->request != 0, ku64("request", op->request)),
                    kstr("name", request->name), REPLY_PROGRESS(p), ku64("restarts", p.restarts),
                    kbool("resident", was_resident(load)), kif(bad, kstr("code", code_wire(error->code))),
                    kif(bad, kstr("text", error->text)), REPLY_NOTES(notes),
+                   kif(evicted, karray("evicted", write_eviction, load->evictions, load->n_evictions)),
                    kif(load_ended(load->state) && count_failed(load) > 0, kcall("failed", write_failed, load)));
 }
 

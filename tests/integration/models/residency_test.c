@@ -73,6 +73,41 @@ TEST(a_dry_run_lists_the_victims_and_evicts_none)
         ck_assert_str_eq(client_state(client, "a"), "ready");
 }
 
+TEST(a_load_names_the_models_that_were_evicted_for_it)
+{
+        struct ctl r;
+        uint64_t generation = json_number(client_show(client, "a"), "generation"), bytes;
+        ctl(&r, test_daemon.socket, "load", path_of("d"), NULL);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        ck_assert_str_eq(r.err, format_text("streamerctl: d: evicted for it: a (10.0 MiB of %s)\n", fixture_device()));
+        ctl(&r, test_daemon.socket, "load", path_of("d"), NULL);
+        ck_assert_str_eq(r.err, "");
+        ctl(&r, test_daemon.socket, "load", "--json", path_of("a"), NULL);
+        const json_t *loaded = json_loads(r.out, 0, NULL);
+        ck_assert_uint_eq(json_array_size(json_at(loaded, "evicted")), 1);
+        ck_assert_str_eq(json_text(loaded, "evicted.0.name"), "b");
+        ck_assert_str_eq(json_text(loaded, "evicted.0.device"), fixture_device());
+        bytes = json_number(loaded, "evicted.0.bytes");
+        ck_assert_uint_ge(bytes, SIZE);
+        ck_assert_uint_gt(json_number(loaded, "evicted.0.generation"), generation);
+
+        streamer_op *op = NULL;
+        streamer_eviction e = STREAMER_EVICTION_INIT;
+        const streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path_of("b"), .name = "b"};
+        client_ok(client, streamer_load(client, &opts, &op), "load");
+        client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
+        ck_assert_uint_eq(streamer_op_eviction_count(op), 1);
+        client_ok(client, streamer_op_eviction_get(op, 0, &e), "op_eviction_get");
+        ck_assert_str_eq(e.model, "c");
+        ck_assert_str_eq(e.device, fixture_device());
+        ck_assert_uint_eq(e.bytes, bytes);
+        client_fails(client, streamer_op_eviction_get(op, 1, &e), STREAMER_ENOENT,
+                     "the load evicted fewer than 2 models");
+        streamer_op_free(op);
+        ck_assert(log_wait_for(test_daemon.log, format_text("c: evicted (generation %" PRIu64 ", 10.0 MiB of %s) for b",
+                                                            e.generation, fixture_device())));
+}
+
 TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
 {
         streamer_client *holder = client_open(&test_daemon);

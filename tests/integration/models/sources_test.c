@@ -82,6 +82,8 @@ TEST(an_entry_of_the_index_without_a_tensor_is_reported)
         struct model *m = model_of("listed", NULL);
         char *folder = make_indexed("entries", m, "\"listed\":\"a.safetensors\",\"mtp.fc\":\"a.safetensors\"");
         struct ctl r;
+        ctl_says(test_daemon.socket, 0, "\"missing_tensors\":1,\"missing\":[\"mtp.fc\"]", "load", folder, "--dry-run",
+                 "--json", NULL);
         ctl(&r, test_daemon.socket, "load", folder, NULL);
         ck_assert_msg(r.code == 0, "%s", r.err);
         ck_assert_ptr_nonnull(
@@ -101,6 +103,10 @@ TEST(weights_that_are_left_out_are_named)
         char *folder = make_indexed("left", m, "\"listed\":\"a.safetensors\"");
         struct ctl r;
         model_write(m, format_text("%s/mtp.safetensors", folder));
+        ctl(&r, test_daemon.socket, "load", folder, "--dry-run", NULL);
+        ck_assert_str_eq(r.err, "streamerctl: left: left out, not part of the model: mtp.safetensors\n");
+        ctl_says(test_daemon.socket, 0, "\"left_out\":[\"mtp.safetensors\"]", "load", folder, "--dry-run", "--json",
+                 NULL);
         for (int again = 0; again < 2; again++) { /* also where it is resident */
                 ctl(&r, test_daemon.socket, "load", folder, NULL);
                 ck_assert_msg(r.code == 0, "%s", r.err);

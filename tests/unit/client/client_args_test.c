@@ -46,6 +46,7 @@ TEST(another_null_handle_is_named)
         INVALID(streamer_metadata_get(NULL, 0, NULL, NULL), "metadata_get: 'lease' is NULL");
         ck_assert_uint_eq(streamer_model_list_count(NULL), 0);
         ck_assert_uint_eq(streamer_op_failure_count(NULL), 0);
+        ck_assert_uint_eq(streamer_op_eviction_count(NULL), 0);
         ck_assert_uint_eq(streamer_segment_count(NULL), 0);
         ck_assert_uint_eq(streamer_metadata_count(NULL), 0);
         ck_assert_int_eq(streamer_has_metadata(NULL), 0);
