@@ -122,7 +122,7 @@ void table_addf(struct table *t, const char *format, ...)
 
 static const char *heading(const struct column *column)
 {
-        return column->title + (column->title[0] == '>');
+        return column->title + (column->title[0] == '>' || column->title[0] == '?');
 }
 
 static int *widths_of(const struct table *t)
@@ -130,11 +130,17 @@ static int *widths_of(const struct table *t)
         int *widths = calloc(t->n_columns, sizeof(*widths));
         if (!widths)
                 out_of_memory();
-        for (size_t i = 0; i < t->n_columns; i++)
+        for (size_t i = 0; i < t->n_columns; i++) {
+                bool any = t->columns[i].title[0] != '?';
                 widths[i] = text_width(heading(&t->columns[i]));
-        for (size_t i = 0; i < t->n_cells; i++)
-                if (text_width(t->cells[i]) > widths[i % t->n_columns])
-                        widths[i % t->n_columns] = text_width(t->cells[i]);
+                for (size_t k = i; k < t->n_cells; k += t->n_columns) {
+                        int width = text_width(t->cells[k]);
+                        any |= width > 0;
+                        widths[i] = width > widths[i] ? width : widths[i];
+                }
+                if (!any)
+                        widths[i] = DROPPED;
+        }
         return widths;
 }
 

@@ -28,7 +28,8 @@ void put_escaped(FILE *f, const char *s); /* allocates nothing */
 /* Ends the program with an error line and the exit code of STREAMER_ENOMEM; the line is text also with --json. */
 _Noreturn void out_of_memory(void);
 
-/* A table: cells are copied, escaped; columns whose title begins with '>' are right-aligned. */
+/* A table: cells are copied, escaped; columns whose title begins with '>' are right-aligned, and those with '?'
+ * are not printed where all their cells are empty. */
 struct table {
         size_t n_columns;
         const struct column *columns;

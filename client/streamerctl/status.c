@@ -142,6 +142,9 @@ void print_metrics(const struct ctl *ctl, const json_t *reply)
 
 /* ---- ps ---- */
 
+#define CONTAINER_DIGITS 64 /* of an id */
+#define CONTAINER_SHOWN 12
+
 /* Of a process in a PID namespace that the daemon does not see, what the client says of itself. */
 static void add_command(struct table *t, const json_t *lease, const char *key)
 {
@@ -152,7 +155,15 @@ static void add_command(struct table *t, const json_t *lease, const char *key)
                 table_addf(t, "%.*s", (int)strcspn(client, " "), client);
 }
 
-/* The last one is shown by -o wide alone. */
+/* The first digits, as the tools of container engines print and accept them. */
+static void add_container(struct table *t, const json_t *lease, const char *key)
+{
+        const char *id = json_str(lease, key);
+        bool digits = strlen(id) == CONTAINER_DIGITS && strspn(id, "0123456789abcdef") == CONTAINER_DIGITS;
+        table_addf(t, "%.*s", digits ? CONTAINER_SHOWN : CONTAINER_DIGITS, id);
+}
+
+/* The last two are shown by -o wide alone. */
 static const struct column lease_columns[] = {
         {">ID", "id", add_number, COLUMN_KEEP},
         {"MODEL", "model", add_text, COLUMN_KEEP},
@@ -161,12 +172,15 @@ static const struct column lease_columns[] = {
         {">PID", "pid", add_number, COLUMN_KEEP},
         {">UID", "uid", add_number, 2},
         {"COMMAND", "comm", add_command, 1},
+        {"?CONTAINER", "container", add_container, 1},
         {">SIZE", "bytes", add_size, 4},
         {">AGE", "age_ns", add_time, 3},
         {"ORPHAN", "orphan", add_yes_no, 7},
         {"QUARANTINED", "quarantined", add_yes_no, 8},
         {"CLIENT", "client", add_text, COLUMN_KEEP},
+        {"?POD", "pod", add_text, COLUMN_KEEP},
 };
+#define WIDE_LEASE_COLUMNS 2
 
 /* By id, or by the model's name. */
 static bool is_named(const json_t *lease, const char *arg)
@@ -200,7 +214,7 @@ static void print_leases(const struct ctl *ctl, const json_t *leases)
         if (!ctl->quiet) {
                 bool wide = ctl->format == FORMAT_WIDE;
                 size_t n = sizeof(lease_columns) / sizeof(lease_columns[0]);
-                columns_print(leases, lease_columns, wide ? n : n - 1, wide, NULL);
+                columns_print(leases, lease_columns, wide ? n : n - WIDE_LEASE_COLUMNS, wide, NULL);
                 return;
         }
         for (size_t i = 0; (lease = json_array_get(leases, i)); i++)

@@ -17,6 +17,7 @@
 
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
+#include "daemon/base/sys/container.h"
 #include "daemon/resident/model.h"
 
 #include <sys/types.h>
@@ -37,7 +38,9 @@ struct process {
         uint64_t began;     /* start time of one that is polled (peer.h); else 0 */
         struct list polled; /* in leases->polled */
         bool exited, counted;
-        char *client;          /* the name it gave; NULL: none */
+        char *client; /* the name it gave; NULL: none */
+        bool asked;   /* for its container, which `ps` shows */
+        struct container container;
         struct list held;      /* of leases */
         void *watch;           /* the server's poll handle */
         uint64_t persisted_id; /* its number in the snapshot; 0: it was in none */

@@ -162,21 +162,25 @@ static int compare_leases(const void *a, const void *b)
         return ORDER(((const struct lease *)a)->id, ((const struct lease *)b)->id);
 }
 
-/* With the process's command name from /proc, which does not block. */
+/* With the process's command name and control group from /proc. */
 static void write_lease(struct writer *w, const void *data, size_t i)
 {
         const struct lease *lease = ((const struct page *)data)->items[i];
-        const struct process *process = lease->process;
+        struct process *process = lease->process;
         const struct generation *g = lease->generation;
         uint64_t now = now_ns();
         char comm[SYSFILE_COMM];
         sysfile_comm(comm, process->pid);
+        if (!process->asked && !process->exited)
+                container_of_process(&process->container, process->pid);
+        process->asked = true;
         writer_map_of(w, ku64("id", lease->id), kstr("model", generation_name(g)), ku64("generation", g->number),
                       kstr("device", g->device->name), ku64("pid", (uint64_t)process->pid), ku64("uid", process->uid),
                       kstr("comm", comm), ku64("bytes", g->data_bytes), ku64("age_ns", now - lease->since_ns),
                       kbool("orphan", lease_is_orphan(lease, now)),
                       kbool("quarantined", g->state == GENERATION_REVOKED),
-                      kstr("client", process->client != NULL ? process->client : ""));
+                      kstr("client", process->client != NULL ? process->client : ""),
+                      kstr("container", process->container.id), kstr("pod", process->container.pod));
 }
 
 int verb_ps(struct session *session, struct request *request, struct error *error)

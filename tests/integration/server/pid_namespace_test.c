@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clients without a pid in the daemon's PID namespace, which is below theirs.
+ * Clients without a pid in the daemon's PID namespace, which is below theirs; and clients in containers, whose
+ * namespaces are below the daemon's.
  */
 #include "tests/lib/run_as.h"
 #include "tests/lib/client_process.h"
 #include "tests/lib/fixture.h"
+#include "tests/lib/streamerctl.h"
 #include "tests/lib/wire.h"
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mount.h>
 
 #define STRANGER 60201
 #define SOCKET_GROUP 0
@@ -100,5 +103,68 @@ TEST(each_process_has_its_own_user)
         hold(&first);
         ck_assert_int_eq(run_as(STRANGER, SOCKET_GROUP, do_attach), 0);
         client_process_kill(&first);
+        end();
+}
+
+/* ---- in a container ---- */
+
+#define ID "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define POD "c3a1b2d4-0f1e-4a5b-9c8d-0123456789ab"
+
+static char *group; /* a file with the control group of this process, as the daemon sees it */
+static pid_t contained;
+static bool mounted;
+
+static void show_group(void)
+{
+        mounted = unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                  mount(group, format_text("/proc/%d/cgroup", (int)contained), NULL, MS_BIND, NULL) == 0;
+        if (!mounted)
+                fprintf(stderr, "no mounts\n");
+}
+
+TEST(a_client_in_a_container_is_listed_with_it)
+{
+        struct ctl r;
+        ROOT_ONLY();
+        contained = getpid();
+        group = suite_file("cgroup", "4:memory:/\n0::/kubepods/burstable/pod" POD "/" ID "\n");
+        daemon_before = show_group;
+        fixture_begin(NULL);
+        if (strstr(file_read(test_daemon.log, NULL), "no mounts") != NULL) {
+                fixture_end();
+                SKIP("nothing can be mounted here");
+        }
+        client = client_open(&test_daemon);
+        load_held();
+        ctl(&r, test_daemon.socket, "ps", NULL);
+        ck_assert_msg(strstr(r.out, "CONTAINER") == NULL, "%s", r.out);
+        streamer_lease *lease = client_attach(client, "held");
+        const json_t *row = json_at(client_call(client, "ps", NULL), "leases.0");
+        ck_assert_str_eq(json_text(row, "container"), ID);
+        ck_assert_str_eq(json_text(row, "pod"), POD);
+        ctl(&r, test_daemon.socket, "ps", NULL);
+        ck_assert_msg(strstr(r.out, "CONTAINER") != NULL && strstr(r.out, " 0123456789ab ") != NULL &&
+                              strstr(r.out, "POD") == NULL,
+                      "%s", r.out);
+        ctl(&r, test_daemon.socket, "ps", "-o", "wide", NULL);
+        ck_assert_msg(strstr(r.out, "  " POD "\n") != NULL, "%s", r.out);
+        streamer_detach(lease);
+        end();
+}
+
+TEST(a_client_in_no_container_has_no_column_of_it)
+{
+        struct ctl r;
+        fixture_begin(NULL);
+        client = client_open(&test_daemon);
+        load_held();
+        streamer_lease *lease = client_attach(client, "held");
+        const json_t *row = json_at(client_call(client, "ps", NULL), "leases.0");
+        if (json_text(row, "container")[0] == '\0') { /* it may run in one */
+                ctl(&r, test_daemon.socket, "ps", "-o", "wide", NULL);
+                ck_assert_msg(strstr(r.out, "CONTAINER") == NULL && strstr(r.out, "POD") == NULL, "%s", r.out);
+        }
+        streamer_detach(lease);
         end();
 }
