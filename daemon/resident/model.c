@@ -542,7 +542,8 @@ static void fail(struct generation *generation, const struct error *error, bool 
         /* Often a mistyped path: no load of it was planned. */
         bool has_no_source = error->code == STREAMER_ENOENT && generation->number == 0;
         end_reason_set(&generation->end, END_FAILED, "%s", error->text);
-        list_each_item (const struct model_name, n, &generation->names, link) {
+        list_each_item (struct model_name, n, &generation->names, link) {
+                quota_discharge(&n->charge); /* failures are limited by failed_kept instead, as is the model's charge */
                 if (!refused)
                         add_ended(generation, n);
                 struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);
@@ -552,8 +553,8 @@ static void fail(struct generation *generation, const struct error *error, bool 
         generation_set_state(generation, GENERATION_FAILED);
         generation->dropped_ns = now_ns();
         generation->error = *error;
-        quota_discharge(&generation->model_charge); /* failures are limited by failed_kept instead */
-        if (generation->charged == 0)               /* it was granted no memory, or returned it */
+        quota_discharge(&generation->model_charge);
+        if (generation->charged == 0) /* it was granted no memory, or returned it */
                 quota_discharge(&generation->quota_charge);
         generation_changed(generation);
         if (refused || has_no_source) /* these are not listed as failed */

@@ -218,6 +218,24 @@ TEST(a_load_that_joins_another_is_answered_under_its_own_name)
         client_equals(client, "second", paused.model);
 }
 
+static uint64_t held_models(void)
+{
+        json_auto_t *whoami = client_call(client, "whoami", NULL);
+        return json_number(json_at(whoami, "holds"), "models");
+}
+
+/* Further requests join the load under names of their own. */
+TEST(the_names_of_a_failed_load_are_no_models_of_their_users)
+{
+        streamer_op *op = paused_load_start("m"), *second = client_load_begin(client, paused.hang.path, "second");
+        AWAIT(held_models() == 2);
+        fuse_file_fail(&paused.hang);
+        paused_load_fails(op, "Input/output error");
+        ck_assert_int_eq(client_load_end(second), STREAMER_EFAILED);
+        ck_assert_str_eq(client_state(client, "second"), "failed");
+        ck_assert_uint_eq(held_models(), 0);
+}
+
 TEST(a_loading_model_accepts_a_new_priority)
 {
         streamer_op *op = client_load_begin_with(
