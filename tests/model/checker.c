@@ -34,6 +34,8 @@ static void release_everything(struct checker *c)
                 if (device_bytes(c, d, "used") > 0)
                         checker_fail(c, "%" PRIu64 " bytes of %s are leaked", device_bytes(c, d, "used"),
                                      c->devices[d].name);
+        if (!WITHIN(CHECKER_WAIT_MS, charges_ended(c)))
+                checker_fail(c, "%s", c->text);
 }
 
 static void finish(struct checker *c, unsigned fds)
@@ -41,9 +43,8 @@ static void finish(struct checker *c, unsigned fds)
         release_everything(c);
         if (process_fds(c->daemon.pid) > fds)
                 checker_fail(c, "%u descriptors, %u at the start", process_fds(c->daemon.pid), fds);
-        streamer_close(c->client);
+        users_stop(c);
         streamer_close(c->subscriber);
-        streamer_close(c->other);
         json_decref(c->events);
         stop_daemon(c);
 }

@@ -164,7 +164,7 @@ static void cancel_waiting(struct checker *c, const struct trial *t, bool both, 
                              name_of(t->name));
         memcpy(got, q.ready, sizeof(q.ready));
         trail_add(c, "cancel %s", name_of(t->name));
-        call_error(c, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
+        call_error(c, t->user, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
 }
 
 /* Ends the same load without STREAMER_LOAD_WAIT, which was requested first. If the waiting load joined it, it fails for
@@ -179,7 +179,7 @@ static void end_without_wait(struct checker *c, const struct trial *t, int r, st
                   no_wait.generation);
         if (r != outcome->result && r != 0 && r != STREAMER_ENOMEM && r != STREAMER_EFAILED)
                 checker_fail(c, "load %s without wait: %s (%s)", name_of(t->name), streamer_strerror(r),
-                             streamer_last_error(c->client));
+                             streamer_last_error(c->users[t->user]));
         if (r != STREAMER_ECANCELED && no_wait.generation != 0)
                 trial_apply(c, t, &no_wait);
 }
@@ -205,7 +205,7 @@ static void wait_for_memory(struct checker *c, const struct trial *t)
                 end_without_wait(c, t, first, no_wait, &outcome); /* before the waiting load is applied */
         if (outcome.result != (blocked ? STREAMER_ECANCELED : 0) && !lost)
                 checker_fail(c, "load %s with wait: %s (%s)", name_of(t->name), streamer_strerror(outcome.result),
-                             streamer_last_error(c->client));
+                             streamer_last_error(c->users[t->user]));
         if (outcome.result == STREAMER_ECANCELED)
                 memcpy(outcome.got, served, sizeof(served));
         trial_follow(c, t, &outcome);
@@ -230,7 +230,7 @@ void step_wait(struct checker *c)
         trial_init(c, &t, true);
         t.options.keep_alive_ms = 0;
         t.no_evict = false;
-        if (!may_expire_early(c, &t))
+        if (!may_expire_early(c, &t) && !judge_load(c, &t).may)
                 wait_for_memory(c, &t);
         trial_deinit(&t);
 }
@@ -261,6 +261,8 @@ static void apply_version(struct checker *c, const struct trial *t, struct outco
 {
         uint64_t new_seed = c->seeds[t->source][0];
         bool is_old = false;
+        if (outcome->result == STREAMER_EPERM)
+                return;
         for (unsigned d = 0; d < c->n_devices && old_seed != new_seed; d++)
                 if (t->on[d])
                         is_old = is_old || (outcome->got[d] ? has_contents(c, t->name, d, old_seed)
@@ -276,6 +278,33 @@ static void apply_version(struct checker *c, const struct trial *t, struct outco
         c->versions[t->source] += is_old;
 }
 
+static unsigned count_names(const struct checker *c, const struct gen *g)
+{
+        unsigned n = 0;
+        for (unsigned i = 0; i < NAMES; i++)
+                n += c->names[i][g->device] == g;
+        return n;
+}
+
+/* One load answered both: whose it was, and so which name is older, follows from who is charged. */
+static void find_first(struct checker *c, const struct trial *t, const struct trial *alias)
+{
+        struct gen *unknown[DEVICES] = {NULL};
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                struct gen *g = c->names[t->name][d];
+                if (t->user == alias->user || g == NULL || g != c->names[alias->name][d] ||
+                    g->order[t->name] != g->order[alias->name] || count_names(c, g) > 2)
+                        continue;
+                g->payer = t->user;
+                g->rival = alias->user;
+                unknown[d] = g;
+        }
+        compare(c, true);
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (unknown[d] != NULL && unknown[d]->number != 0 && unknown[d]->rival == USERS)
+                        unknown[d]->order[unknown[d]->payer == t->user ? t->name : alias->name]--;
+}
+
 static void load_under_two_names(struct checker *c, const struct trial *t, const struct trial *alias)
 {
         struct outcome first, second;
@@ -287,13 +316,25 @@ static void load_under_two_names(struct checker *c, const struct trial *t, const
                 replace_source(c, t->source);
         trial_end(c, t, r, op, &first);
         trial_end(c, alias, alias_r, alias_op, &second);
-        /* Of two that each loaded a version, the one that was opened first has the lower number. */
-        bool swapped = first.result == 0 && second.result == 0 && second.generation < first.generation;
+        /* Of two that each loaded a version, the one that was opened first has the lower number. One that failed did
+         * not find what the other loaded. */
+        bool swapped = first.result == 0 && (second.result != 0 || second.generation < first.generation);
         apply_version(c, swapped ? alias : t, swapped ? &second : &first, seed);
         apply_version(c, swapped ? t : alias, swapped ? &first : &second, seed);
         c->counts->two_names += first.result == 0 && second.result == 0;
         c->counts->replaced_while_read += replaces;
-        compare(c, true);
+        find_first(c, t, alias);
+}
+
+/* What was asked for applies to the generation, whoever comes first, but for the time of draining. Another user is
+ * denied if it comes second. */
+static void separate_options(struct checker *c, struct trial *t, struct trial *alias)
+{
+        t->options.drain_ms = alias->options.drain_ms = 0;
+        if (t->user != ADMIN && random_below(c, 4) != 0)
+                t->options = (struct load_options){0};
+        if (alias->user != ADMIN && random_below(c, 4) != 0)
+                alias->options = (struct load_options){0};
 }
 
 /* A second request joins the load, or finds its model: both names lead to it. */
@@ -304,6 +345,8 @@ void step_join(struct checker *c)
         t.options.keep_alive_ms = 0; /* it might expire before it is compared */
         trial_init_alias(c, &alias, &t);
         t.joined = alias.name;
+        if (t.user != alias.user)
+                separate_options(c, &t, &alias);
         if (t.ranks == 0)
                 load_under_two_names(c, &t, &alias);
         trial_deinit(&t);

@@ -94,7 +94,7 @@ void lose_device(struct checker *c)
         if (d->gpu < 0)
                 return;
         gpus->broken[d->gpu] = 700;
-        int r = call_error(c, "probe", json_pack("{s:s}", "device", d->name));
+        int r = call_error(c, ADMIN, "probe", json_pack("{s:s}", "device", d->name));
         gpus->broken[d->gpu] = 0;
         if (r == 0)
                 checker_fail(c, "probe %s: succeeded on a failing GPU", d->name);

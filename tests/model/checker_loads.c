@@ -164,11 +164,24 @@ static void record_before(struct checker *c, struct trial *t)
         }
 }
 
+/* Of the names of other users most are drawn again: they are denied for most sources. */
+static void draw_name(struct checker *c, struct trial *t)
+{
+        do {
+                t->name = (unsigned)random_below(c, NAMES);
+                t->owner = name_exists(c, t->name) ? c->owners[t->name] : t->user;
+        } while (t->user != ADMIN && t->owner != t->user && random_below(c, 4) != 0);
+}
+
 void trial_init(struct checker *c, struct trial *t, bool several)
 {
-        *t = (struct trial){.name = (unsigned)random_below(c, NAMES), .joined = NAMES};
+        *t = (struct trial){.user = draw_user(c), .joined = NAMES};
+        draw_name(c, t);
         draw_source(c, t);
         t->options = draw_options(c);
+        /* These are denied where the name, or the model, is another user's. */
+        if (t->user != t->owner && random_below(c, 4) != 0)
+                t->options = (struct load_options){0};
         t->no_evict = random_below(c, 6) == 0;
         draw_devices(c, t, several);
         record_before(c, t);
@@ -176,7 +189,8 @@ void trial_init(struct checker *c, struct trial *t, bool several)
 
 void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of)
 {
-        *t = (struct trial){.name = (of->name + 1 + (unsigned)random_below(c, NAMES - 1)) % NAMES,
+        *t = (struct trial){.user = draw_user(c),
+                            .name = (of->name + 1 + (unsigned)random_below(c, NAMES - 1)) % NAMES,
                             .source = of->source,
                             .ranks = of->ranks,
                             .no_evict = of->no_evict,
@@ -184,6 +198,7 @@ void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of
                             .by_link = of->ranks == 0 && random_below(c, 2) == 0,
                             .options = of->options,
                             .joined = of->name};
+        t->owner = name_exists(c, t->name) ? c->owners[t->name] : t->user;
         t->path = t->by_link ? link_path(c, t->source) : source_path(c, t->source);
         memcpy(t->on, of->on, sizeof(t->on));
         memcpy(t->devices, of->devices, sizeof(t->devices));
@@ -210,7 +225,7 @@ int trial_begin(struct checker *c, const struct trial *t, unsigned flags, stream
                                    .drain_timeout_ms = t->options.drain_ms,
                                    .flags = flags | (t->no_evict ? STREAMER_LOAD_NO_EVICT : 0) |
                                             (t->options.pin ? STREAMER_LOAD_PIN : 0)};
-        trail_add(c, "load %s of %s %u (version %u) to %s %s %s,%s%s%s", name_of(t->name),
+        trail_add(c, "user %u: load %s of %s %u (version %u) to %s %s %s,%s%s%s", t->user, name_of(t->name),
                   t->by_link ? "link" : "source", t->source, c->versions[t->source], t->devices[0],
                   t->n_devices > 1 ? t->devices[1] : "", t->n_devices > 2 ? t->devices[2] : "",
                   flags & STREAMER_LOAD_WAIT ? " waits" : "",
@@ -219,7 +234,7 @@ int trial_begin(struct checker *c, const struct trial *t, unsigned flags, stream
         c->counts->loads++;
         c->counts->no_evict += t->no_evict;
         c->counts->keep_alives += t->options.keep_alive_ms > 0;
-        return streamer_load(c->client, &opts, op);
+        return streamer_load(c->users[t->user], &opts, op);
 }
 
 static unsigned device_of(const struct checker *c, const char *name)
@@ -253,7 +268,7 @@ const char *trial_wait(struct checker *c, const struct trial *t, int r, streamer
         if (r == 0)
                 r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
         *outcome = (struct outcome){.result = r, .generation = progress.generation};
-        bool each = t->n_devices > 1 && t->ranks == 0 && r != STREAMER_ECANCELED;
+        bool each = t->n_devices > 1 && t->ranks == 0 && r != STREAMER_ECANCELED && r != STREAMER_EPERM;
         for (unsigned d = 0; d < c->n_devices; d++)
                 outcome->got[d] = t->on[d] && (r == 0 || each);
         if (each)
@@ -267,13 +282,14 @@ void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op,
         const char *state = trial_wait(c, t, r, op, outcome);
         r = outcome->result;
         trail_add(c, "load %s: %s, generation %" PRIu64, name_of(t->name), streamer_strerror(r), outcome->generation);
+        was_denied(c, t->user, "load", t->name, r, judge_load(c, t));
         bool partial = r == STREAMER_EFAILED && state != NULL && strcmp(state, "ready") == 0;
         unsigned n = 0;
         for (unsigned d = 0; d < c->n_devices; d++)
                 n += outcome->got[d];
         if (r == 0 ? n != t->n_devices : partial ? n == 0 || n == t->n_devices : n != 0)
                 checker_fail(c, "load %s: %s (%s), and %u of %u devices have it", name_of(t->name),
-                             streamer_strerror(r), streamer_last_error(c->client), n, t->n_devices);
+                             streamer_strerror(r), streamer_last_error(c->users[t->user]), n, t->n_devices);
         c->counts->partial += partial;
 }
 
@@ -356,6 +372,8 @@ static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned de
                           .ranks = t->ranks,
                           .source = t->source,
                           .version = c->versions[t->source],
+                          .payer = t->user,
+                          .rival = USERS,
                           .priority = PROTO_PRIORITY_DEFAULT};
         return g;
 }
@@ -383,6 +401,7 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         c->counts->pins += t->options.pin;
         c->counts->links += t->by_link;
         move_name(c, t->name, device, g, g->drain_ms);
+        c->owners[t->name] = t->owner;
         /* A load that was cancelled may have ended before it came to a device where the name led to this already. */
         bool unknown = outcome->result == STREAMER_ECANCELED && g == before;
         c->paths[t->name][device] = (unknown ? c->paths[t->name][device] : 0) | 1u << t->by_link;
@@ -411,7 +430,7 @@ static void check_refused(const struct checker *c, const struct trial *t, unsign
                 fits = fits && would_fit(c, t, t->order[i]);
         if (fits)
                 checker_fail(c, "load %s: failed on %s, and would fit: %s", name_of(t->name), c->devices[device].name,
-                             streamer_last_error(c->client));
+                             streamer_last_error(c->users[t->user]));
 }
 
 bool load_fits(struct checker *c, const struct trial *t)
@@ -485,12 +504,14 @@ static void check_result(const struct checker *c, const struct trial *t, const s
                      (t->ranks > 0 && !on_lost_device(c, t) && outcome->result != STREAMER_ECANCELED)) &&
                     t->on[d] && outcome->result != 0 && outcome->result != STREAMER_ENOMEM && !c->devices[d].lost)
                         checker_fail(c, "load %s: %s (%s)", name_of(t->name), streamer_strerror(outcome->result),
-                                     streamer_last_error(c->client));
+                                     streamer_last_error(c->users[t->user]));
 }
 
 void trial_apply(struct checker *c, const struct trial *t, struct outcome *outcome)
 {
         bool found = false;
+        if (outcome->result == STREAMER_EPERM)
+                return;
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *g = resident_copy(c, t, d);
                 outcome->fresh[d] = outcome->got[d] && g == NULL;
@@ -520,6 +541,8 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
 
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome)
 {
+        if (outcome->result == STREAMER_EPERM)
+                return compare(c, false);
         check_result(c, t, outcome);
         compare(c, outcome->any_fresh && !t->no_evict); /* a load to a lost GPU evicts none */
         for (unsigned d = 0; d < c->n_devices; d++) {
@@ -575,7 +598,7 @@ void step_cancel(struct checker *c)
         t.options = (struct load_options){0}; /* the model cannot know whether they were applied */
         int r = trial_begin(c, &t, 0, &op);
         trail_add(c, "cancel %s", name_of(t.name));
-        call_error(c, "cancel", json_pack("{s:s}", "model", name_of(t.name)));
+        call_error(c, t.user, "cancel", json_pack("{s:s}", "model", name_of(t.name)));
         trial_end(c, &t, r, op, &outcome);
         c->counts->cancels++;
         for (unsigned d = 0; d < c->n_devices && outcome.result == STREAMER_ECANCELED; d++)

@@ -68,10 +68,10 @@ json_t *call_json(struct checker *c, const char *verb, const char *args)
         return json;
 }
 
-int call_error(struct checker *c, const char *verb, json_t *args)
+int call_error(struct checker *c, unsigned user, const char *verb, json_t *args)
 {
         char *text = json_dumps(args, 0), *reply = NULL;
-        int r = streamer_call(c->client, verb, text, &reply);
+        int r = streamer_call(c->users[user], verb, text, &reply);
         free(reply);
         free(text);
         json_decref(args);
@@ -140,12 +140,15 @@ void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g,
 {
         struct gen *before = c->names[name][device];
         c->names[name][device] = g;
+        if (g != NULL && g != before)
+                g->order[name] = 2 * c->counts->steps + 1;
         if (before == NULL || before == g)
                 return;
         before->last_name = name;
         before->left = (before->left_at == c->counts->steps ? before->left : 0) | 1u << name;
         before->left_at = c->counts->steps;
         before->left_paths[name] = c->paths[name][device];
+        before->left_owners[name] = c->owners[name];
         if (drain_ms == BRIEF_MS && before->leases > 0 && !is_named(c, before)) {
                 mark_revoked(c, before);
                 c->counts->drain_timeouts++;
@@ -388,6 +391,13 @@ static bool ranks_agree(const struct comparison *now)
         return true;
 }
 
+/* It has memory there. */
+static bool is_on_device(const struct comparison *now, unsigned i)
+{
+        const struct gen *g = &now->c->gens[i];
+        return g->number != 0 && !g->cached && !now->cached[i] && is_listed(now, g);
+}
+
 /* A device uses the sum of its models' bytes. Revoked bytes are in quarantine until their last lease ends. The sum
  * never exceeds the budget, so that difference fails at once. */
 static bool device_agrees(const struct comparison *now, unsigned device, const json_t *reply)
@@ -396,7 +406,7 @@ static bool device_agrees(const struct comparison *now, unsigned device, const j
         uint64_t revoked = 0, used = 0, reported = json_number(reply, "used");
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                if (g->number == 0 || g->device != device || g->cached || now->cached[i] || !is_listed(now, g))
+                if (g->device != device || !is_on_device(now, i))
                         continue;
                 used += g->charged;
                 revoked += g->revoked ? g->charged : 0;
@@ -442,11 +452,13 @@ static bool bytes_agree(const struct comparison *now)
 {
         struct checker *c = now->c;
         json_auto_t *status = call_json(c, "status", NULL);
-        bool same = true;
+        bool same = true, on_device[GENERATIONS];
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                on_device[i] = is_on_device(now, i);
         for (unsigned d = 0; d < c->n_devices; d++)
                 same = same && device_agrees(now, d, device_in(c, status, d));
         same = same && (c->cache_budget == 0 || cache_agrees(now, json_object_get(status, "host_cache")));
-        return same;
+        return same && charges_agree(c, on_device);
 }
 
 static bool agrees(struct comparison *now)

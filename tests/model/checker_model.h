@@ -21,9 +21,14 @@
  * serves the name that is being loaded, protects the others; a draining rank does not count. The cache has all ranks of
  * a set or none: the first that loses its name there removes the others.
  *
+ * Each load and each change is one user's: the checker's own, who is an admin, or one of two who may load. A name
+ * belongs to the user who first loaded something under it, as long as it leads to anything; a generation belongs to the
+ * owner of its oldest name; its bytes are charged to the user who loaded it. What a user asks for without the right to
+ * it changes nothing.
+ *
  * The model does not determine, and takes from the daemon's list: which candidates are evicted (though none if lower
- * priorities suffice), whether the host cache accepts them and what it drops, and whether a cancelled load ends
- * first.
+ * priorities suffice), whether the host cache accepts them and what it drops, whether a cancelled load ends first, and
+ * which of two requests that one load answers had begun it.
  */
 #pragma once
 
@@ -35,6 +40,8 @@
 #define PLAIN_SOURCES 10u /* the first of the sources; the others have one file per rank */
 #define NAMES 8u
 #define CLIENTS 6u
+#define USERS 3u
+#define ADMIN 0u /* the checker's own user; the others have the role load */
 #define DEVICES 3u
 #define GENERATIONS (DEVICES * (NAMES + 1) + CLIENTS * CLIENT_SLOTS)
 #define TRAIL 16u
@@ -52,8 +59,11 @@ struct gen {
         /* Bits of the names that one step removed from it last: overlapping loads remove two, in either order, and the
          * daemon's list has the last of them. */
         unsigned left;
-        uint64_t left_at;           /* that step */
-        unsigned left_paths[NAMES]; /* of each when it was removed, as in struct checker */
+        uint64_t left_at;                               /* that step */
+        unsigned left_paths[NAMES], left_owners[NAMES]; /* of each when it was removed, as in struct checker */
+        uint64_t order[NAMES]; /* of its names: ascending by age; equal where the model does not know it */
+        unsigned payer;        /* the user whom it is charged to */
+        unsigned rival;        /* may be the payer instead; USERS: no */
         bool pinned, revoked, cached;
         bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
 };
@@ -72,10 +82,11 @@ struct checker {
         uint64_t cache_budget; /* 0: no cache */
         char *report;          /* path of the fake GPUs' leak report; NULL: no fake GPUs */
         streamer_client *client, *subscriber;
-        streamer_client *other;       /* of another user; NULL: it cannot be */
-        unsigned subscribed_name;     /* NAMES or more: all names */
-        bool subscriber_disconnected; /* and not yet notified of lost events */
-        json_t *events;               /* that the subscriber received last */
+        streamer_client *users[USERS]; /* of each; the first is `client` */
+        unsigned n_users;              /* 1: only root can connect as others */
+        unsigned subscribed_name;      /* NAMES or more: all names */
+        bool subscriber_disconnected;  /* and not yet notified of lost events */
+        json_t *events;                /* that the subscriber received last */
         char root[PATH_SIZE], text[1024];
         uint64_t seed, random_state, last_number, last_seed, first_step;
         struct checker_counts *counts;
@@ -89,6 +100,7 @@ struct checker {
         /* What was loaded under the name last: bit 0, the source; bit 1, the link to it; both after a cancel, which may
          * have come before or after the load changed it. */
         unsigned paths[NAMES][DEVICES];
+        unsigned owners[NAMES]; /* of a name that leads to something */
         struct client_process processes[CLIENTS];
         struct gen *leased[CLIENTS][CLIENT_SLOTS];
 };
@@ -111,7 +123,7 @@ void lose_device(struct checker *c);
 
 json_t *call_json(struct checker *c, const char *verb, const char *args);
 /* Returns 0 or the library's error; consumes `args`. */
-int call_error(struct checker *c, const char *verb, json_t *args);
+int call_error(struct checker *c, unsigned user, const char *verb, json_t *args);
 /* Its row in a reply of "status" or "doctor". */
 const json_t *device_in(const struct checker *c, const json_t *reply, unsigned device);
 uint64_t device_bytes(struct checker *c, unsigned device, const char *which); /* "used", "quarantined" */
@@ -165,7 +177,9 @@ struct load_options {
 
 /* One load, and the state before it, by device. */
 struct trial {
+        unsigned user;
         unsigned name, source;
+        unsigned owner;  /* of the name, once it is loaded */
         unsigned joined; /* the name of another load of the same files at the same time; NAMES: none */
         unsigned ranks;  /* 0: a plain source */
         bool by_link;    /* `path` is a link to the source: another text for the same files */
@@ -193,7 +207,7 @@ struct outcome {
 
 /* Draws a random load; `several`: of one or more devices. */
 void trial_init(struct checker *c, struct trial *t, bool several);
-/* Of the same source and devices under another name, by one of its paths. */
+/* Of the same source and devices under another name, by one of its paths, for any user. */
 void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of);
 void trial_deinit(struct trial *t);
 int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op);
@@ -253,7 +267,29 @@ void step_attach_loading(struct checker *c);
 void step_wait(struct checker *c);
 void step_join(struct checker *c);
 
-/* ---- other users (checker_users.c) ---- */
+/* ---- users (checker_users.c) ---- */
 
 void users_start(struct checker *c, const streamer_connect_opts *opts);
-void step_other_user(struct checker *c);
+void users_stop(struct checker *c);
+unsigned draw_user(struct checker *c); /* the admin half of the time */
+bool name_exists(const struct checker *c, unsigned name);
+
+/* Whether a request is denied, as far as the model knows. */
+struct verdict {
+        bool must, may; /* be denied */
+};
+struct verdict judge_load(struct checker *c, const struct trial *t);
+struct verdict judge_unload(const struct checker *c, unsigned user, unsigned name);
+/* Pin, unpin and priority of all that the name leads to. */
+struct verdict judge_settings(const struct checker *c, unsigned user, unsigned name);
+/* Whether the user may revoke a draining generation. */
+bool may_revoke(const struct checker *c, unsigned user, const struct gen *g);
+/* The result is the verdict's; true: it was denied. */
+bool was_denied(struct checker *c, unsigned user, const char *verb, unsigned name, int r, struct verdict verdict);
+/* The name refers to it or to another rank of its set. */
+bool is_named_by(const struct checker *c, const struct gen *g, unsigned name);
+
+/* Each user is charged for the bytes that it has on the devices; `counts`: the generations that are there. */
+bool charges_agree(struct checker *c, const bool counts[GENERATIONS]);
+/* No user is charged for anything but connections. */
+bool charges_ended(struct checker *c);

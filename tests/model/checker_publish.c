@@ -133,20 +133,20 @@ static uint64_t free_bytes(const struct checker *c, unsigned device)
 
 /* Publishes it, with `old` (NULL: none) under the name so far. NULL: there is no memory, or the publication is given
  * up. */
-static streamer_lease *publish(struct checker *c, const struct content *content, const struct content *old,
-                               bool commits, uint64_t available)
+static streamer_lease *publish(struct checker *c, unsigned user, const struct content *content,
+                               const struct content *old, bool commits, uint64_t available)
 {
         streamer_found found;
         streamer_lease *lease = NULL;
         streamer_publication *publication =
-                search(c, c->client, content->key, true, old != NULL ? "mismatch" : "absent", &found);
+                search(c, c->users[user], content->key, true, old != NULL ? "mismatch" : "absent", &found);
         uint64_t largest = content->bytes[0] + content->bytes[1] + (UINT64_C(4) << 20);
         int r = fill(c, publication, content);
-        trail_add(c, "publish %" PRIu64 " bytes, key %u: %s, %s", content->bytes[0], content->key, streamer_strerror(r),
-                  commits ? "committed" : "aborted");
+        trail_add(c, "user %u: publish %" PRIu64 " bytes, key %u: %s, %s", user, content->bytes[0], content->key,
+                  streamer_strerror(r), commits ? "committed" : "aborted");
         if (r != 0 && largest < available)
                 checker_fail(c, NAME ": %s (%s), and it would fit in %" PRIu64 " bytes", streamer_strerror(r),
-                             streamer_last_error(c->client), available);
+                             streamer_last_error(c->users[user]), available);
         if (r == 0 && commits)
                 succeed(c, streamer_publish_commit(publication, &lease), "commit");
         else
@@ -163,18 +163,18 @@ void step_publish(struct checker *c)
         while (c->devices[device].gpu >= 0)
                 device++;
         uint64_t available = free_bytes(c, device);
-        unsigned course = (unsigned)random_below(c, 4);
+        unsigned course = (unsigned)random_below(c, 4), user = draw_user(c);
         draw_content(c, &first);
         draw_content(c, &second);
         second.key = (first.key + 1 + second.key % (KEYS - 1)) % KEYS;
         if (course == 0)
                 kill_publisher(c, &first);
         compare(c, true);
-        streamer_lease *lease = publish(c, &first, NULL, course != 1, available);
+        streamer_lease *lease = publish(c, user, &first, NULL, course != 1, available);
         if (lease != NULL) {
                 streamer_lease *reader = attach(c, &first), *newer = NULL;
                 if (course == 3)
-                        newer = publish(c, &second, &first, random_below(c, 2) == 0, 0);
+                        newer = publish(c, user, &second, &first, random_below(c, 2) == 0, 0);
                 check_content(c, reader, &first);
                 if (newer != NULL)
                         check_content(c, newer, &second);
@@ -182,7 +182,8 @@ void step_publish(struct checker *c)
                 streamer_detach(reader);
                 streamer_detach(lease);
                 streamer_detach(newer);
-                succeed(c, streamer_unload(c->client, NAME, 0), "unload");
+                /* The publisher's leases may end later: its detaches are on another connection. */
+                succeed(c, streamer_unload(c->client, NAME, STREAMER_UNLOAD_DRAIN), "unload");
         }
         compare(c, true);
 }

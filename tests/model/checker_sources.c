@@ -44,7 +44,7 @@ void write_source(struct checker *c, unsigned source)
         unsigned ranks = source_ranks(source);
         char *path = source_path(c, source);
         if (ranks > 0) {
-                must(mkdir(path, 0700));
+                must(mkdir(path, 0755)); /* other users read it */
         } else {
                 char *link = link_path(c, source);
                 must(symlink(strrchr(path, '/') + 1, link));

@@ -8,7 +8,7 @@
 /* ---- unloads ---- */
 
 struct unload_request {
-        unsigned name;
+        unsigned user, name;
         const char *device; /* NULL: all of them */
         bool on[DEVICES];
         bool drain, force;
@@ -23,13 +23,13 @@ static bool is_only_name(const struct checker *c, unsigned name, unsigned device
         return true;
 }
 
-/* Revokes the draining generations that lost this name before. */
-static void revoke_draining(struct checker *c, unsigned name, unsigned device)
+/* Revokes the user's draining generations that lost this name before. */
+static void revoke_draining(struct checker *c, unsigned user, unsigned name, unsigned device)
 {
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 struct gen *g = &c->gens[i];
                 if (g->number != 0 && g->device == device && g->leases > 0 && !g->revoked && g->last_name == name &&
-                    !is_named(c, g))
+                    !is_named(c, g) && may_revoke(c, user, g))
                         mark_revoked(c, g);
         }
 }
@@ -51,7 +51,7 @@ static int send_unload(struct checker *c, const struct unload_request *u)
                 json_object_set_new(args, "device", json_string(u->device));
         if (u->drain_ms > 0)
                 json_object_set_new(args, "drain_timeout_ms", json_integer(u->drain_ms));
-        return call_error(c, "unload", args);
+        return call_error(c, u->user, "unload", args);
 }
 
 static void unload_from(struct checker *c, const struct unload_request *u, unsigned device)
@@ -59,7 +59,7 @@ static void unload_from(struct checker *c, const struct unload_request *u, unsig
         struct gen *g = c->names[u->name][device];
         bool leased = g != NULL && g->leases > 0 && is_only_name(c, u->name, device);
         if (u->force || u->drain_ms == BRIEF_MS)
-                revoke_draining(c, u->name, device);
+                revoke_draining(c, u->user, u->name, device);
         if (leased && u->force)
                 mark_revoked(c, g);
         move_name(c, u->name, device, NULL, u->drain_ms);
@@ -84,18 +84,22 @@ static void unload(struct checker *c, const struct unload_request *u)
 {
         unsigned in_use = count_in_use(c, u);
         bool busy = in_use > 0 && !u->drain && !u->force, resident = false, leased = false;
+        struct verdict verdict = judge_unload(c, u->user, u->name);
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *g = u->on[d] ? c->names[u->name][d] : NULL;
                 resident = resident || g != NULL;
                 leased = leased || (g != NULL && g->leases > 0);
         }
         int r = send_unload(c, u);
-        trail_add(c, "unload %s from %s%s%s: %s", name_of(u->name), u->device != NULL ? u->device : "all",
-                  u->drain ? " (drain)" : "", u->force ? " (force)" : "", streamer_strerror(r));
+        trail_add(c, "user %u: unload %s from %s%s%s: %s", u->user, name_of(u->name),
+                  u->device != NULL ? u->device : "all", u->drain ? " (drain)" : "", u->force ? " (force)" : "",
+                  streamer_strerror(r));
+        if (was_denied(c, u->user, "unload", u->name, r, verdict))
+                return compare(c, false);
         /* A failed load of this name stays listed until it is unloaded. */
         if (!resident ? r != STREAMER_ENOENT && r != 0 : r != (busy ? STREAMER_EBUSY : 0))
                 checker_fail(c, "unload %s: %s (%s)", name_of(u->name), streamer_strerror(r),
-                             streamer_last_error(c->client));
+                             streamer_last_error(c->users[u->user]));
         c->counts->unloads += r == 0;
         c->counts->busy += busy;
         c->counts->drains += r == 0 && in_use > 0 && !u->force;
@@ -111,7 +115,7 @@ static void unload(struct checker *c, const struct unload_request *u)
 /* One name, on all of its devices or on one. */
 static struct unload_request draw_unload(struct checker *c)
 {
-        struct unload_request u = {.name = (unsigned)random_below(c, NAMES)};
+        struct unload_request u = {.user = draw_user(c), .name = (unsigned)random_below(c, NAMES)};
         bool one = c->n_devices > 1 && random_below(c, 2) == 0;
         unsigned device = (unsigned)random_below(c, c->n_devices);
         u.device = one ? c->devices[device].name : NULL;
@@ -141,7 +145,7 @@ static void step_verify(struct checker *c)
                 resident = resident || name_serves(c, name, d);
                 lost = lost || (name_serves(c, name, d) && c->devices[d].lost);
         }
-        int r = call_error(c, "verify", json_pack("{s:s}", "model", name_of(name)));
+        int r = call_error(c, ADMIN, "verify", json_pack("{s:s}", "model", name_of(name)));
         if (resident ? r != 0 && !lost : r == 0)
                 checker_fail(c, "verify %s: %s (%s)", name_of(name), streamer_strerror(r),
                              streamer_last_error(c->client));
@@ -150,52 +154,43 @@ static void step_verify(struct checker *c)
 
 /* ---- pin and priority ---- */
 
-static void check_setting(struct checker *c, const char *verb, unsigned name, int r)
+static void check_setting(struct checker *c, unsigned user, const char *verb, unsigned name, int r)
 {
-        bool resident = false;
-        for (unsigned d = 0; d < c->n_devices; d++)
-                resident = resident || c->names[name][d] != NULL;
+        bool resident = name_exists(c, name);
         bool failed_one = !resident && r == 0; /* a failed load stays listed with its settings */
-        if (!failed_one && r != (resident ? 0 : STREAMER_ENOENT))
+        if (!was_denied(c, user, verb, name, r, judge_settings(c, user, name)) && !failed_one &&
+            r != (resident ? 0 : STREAMER_ENOENT))
                 checker_fail(c, "%s %s: %s (%s)", verb, name_of(name), streamer_strerror(r),
-                             streamer_last_error(c->client));
+                             streamer_last_error(c->users[user]));
         compare(c, false);
-}
-
-/* The name refers to it or to another rank of its set. */
-static bool is_named_by(const struct checker *c, const struct gen *g, unsigned name)
-{
-        for (unsigned d = 0; d < c->n_devices && g->number != 0; d++)
-                if (c->names[name][d] != NULL && in_one_set(c, g, c->names[name][d]))
-                        return true;
-        return false;
 }
 
 /* Unpins twice as often as it pins, so that most loads find memory. */
 static void step_pin(struct checker *c)
 {
-        unsigned name = (unsigned)random_below(c, NAMES);
+        unsigned name = (unsigned)random_below(c, NAMES), user = draw_user(c);
         bool pin = random_below(c, 3) == 0;
-        int r = streamer_pin(c->client, name_of(name), pin);
-        trail_add(c, "%s %s: %s", pin ? "pin" : "unpin", name_of(name), streamer_strerror(r));
+        int r = streamer_pin(c->users[user], name_of(name), pin);
+        trail_add(c, "user %u: %s %s: %s", user, pin ? "pin" : "unpin", name_of(name), streamer_strerror(r));
         for (unsigned i = 0; i < GENERATIONS && r == 0; i++)
                 if (is_named_by(c, &c->gens[i], name))
                         c->gens[i].pinned = pin;
         c->counts->pins += r == 0 && pin;
         c->counts->unpins += r == 0 && !pin;
-        check_setting(c, pin ? "pin" : "unpin", name, r);
+        check_setting(c, user, pin ? "pin" : "unpin", name, r);
 }
 
 static void step_priority(struct checker *c)
 {
         unsigned name = (unsigned)random_below(c, NAMES), priority = 1 + (unsigned)random_below(c, 200);
-        int r = call_error(c, "set_priority",
+        unsigned user = draw_user(c);
+        int r = call_error(c, user, "set_priority",
                            json_pack("{s:s,s:i}", "model", name_of(name), "priority", (int)priority));
         for (unsigned i = 0; i < GENERATIONS && r == 0; i++)
                 if (is_named_by(c, &c->gens[i], name))
                         c->gens[i].priority = priority;
         c->counts->priorities += r == 0;
-        check_setting(c, "set_priority", name, r);
+        check_setting(c, user, "set_priority", name, r);
 }
 
 /* ---- clients ---- */
@@ -391,10 +386,11 @@ static void step_kill(struct checker *c)
 static const struct {
         void (*take)(struct checker *c);
         unsigned weight;
-} steps[] = {{step_attach, 80},   {step_load, 20},    {step_detach, 8},         {step_kill, 16},     {step_unload, 8},
-             {step_recheck, 6},   {step_rewrite, 5},  {step_cancel, 4},         {step_verify, 2},    {step_pin, 5},
-             {step_force, 3},     {step_priority, 2}, {step_attach_loading, 8}, {step_wait, 6},      {step_break, 4},
-             {step_subscribe, 2}, {step_publish, 3},  {step_join, 5},           {step_other_user, 3}};
+} steps[] = {{step_attach, 80},        {step_load, 20},   {step_detach, 8},  {step_kill, 16},
+             {step_unload, 8},         {step_recheck, 6}, {step_rewrite, 5}, {step_cancel, 4},
+             {step_verify, 2},         {step_pin, 5},     {step_force, 3},   {step_priority, 2},
+             {step_attach_loading, 8}, {step_wait, 6},    {step_break, 4},   {step_subscribe, 2},
+             {step_publish, 3},        {step_join, 5}};
 
 void step(struct checker *c)
 {

@@ -13,7 +13,7 @@
  * which models are there. */
 #define HOST_COUNTS(X) \
         X(evicted) X(drain_timeouts) X(replaced) X(revoked) X(pins) X(no_evict) X(joins) X(waits) X(by_digest) \
-        X(two_names) X(replaced_while_read) \
+        X(two_names) X(replaced_while_read) X(denied) X(by_others) \
         X(by_generation) X(breaks) X(left_disconnected) X(events) X(published) X(publish_aborts)
 #define GPU_COUNTS(X) \
         X(replicas) X(partial) X(single_device_unloads) X(cached) X(restored) X(ranks) X(ranks_evicted)
