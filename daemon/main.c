@@ -317,8 +317,8 @@ static int make_parts(struct daemon *d, struct error *error)
         struct server *s = &d->server;
         const char *folder = filled(c->state);
         struct snapshot newest;
-        int r = roles_open(&c->access, error)
-                        ?: source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
+        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error)
+                        ?: roles_open(&c->access, d->sources.roots, error)
                         ?: make_devices(d, error)
                         ?: make_stores(c, &d->sources, error)
                         ?: make_reader(d, error);
@@ -475,7 +475,7 @@ int main(int argc, char **argv)
         log_set_level(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();
-        reload_init(&d.reload, &d.server, &d.config, argc, argv);
+        reload_init(&d.reload, &d.server, &d.config, &d.sources, argc, argv);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 log_stop();

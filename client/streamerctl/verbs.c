@@ -226,7 +226,7 @@ const struct verb verbs[] = {
                      "streamerctl config --json | jq '.settings[] | select(.origin != \"default\")'"},
         {.name = "reload", .args = "", .print = print_reload,
          .summary = "Reload the daemon's configuration, as SIGHUP does",
-         .about = "Limits, access, preload and the log's level are applied; other keys require a restart. An invalid\n"
+         .about = "Limits, access, preload, roots and the log's level are applied; other keys require a restart. An invalid\n"
                   "configuration is refused as a whole.",
          .examples = "streamerctl reload"},
         {.name = "shutdown", .args = "", .run = verb_shutdown, .own = true,

@@ -443,6 +443,20 @@ static int check_rule(struct config *config, void *entry, unsigned given, char w
 const struct setting_list list_rules = {ENTRIES(rule_fields, struct role_rule),
                                         .line = offsetof(struct role_rule, line), .check = check_rule};
 
+/* Its links are followed where it exists: the roots themselves are opened later (roles_open()). malloc'd. */
+static char *without_links(const char *path)
+{
+        return realpath(path, NULL) ?: strdup(path);
+}
+
+static bool is_below(const char *root, const char *path)
+{
+        cleanup_free char *real_root = without_links(root), *real = without_links(path), *canonical = NULL;
+        struct error error;
+        return (source_canonical(root, &canonical, &error) == 0 && source_is_below(canonical, path)) ||
+               (real_root != NULL && real != NULL && source_is_below(real_root, real));
+}
+
 int access_check_roots(const struct config *config, struct error *error)
 {
         const struct roles *roles = &config->access;
@@ -451,7 +465,7 @@ int access_check_roots(const struct config *config, struct error *error)
                         const char *path = roles->rules[i].roots.v[k];
                         bool below = false;
                         for (size_t j = 0; j < config->n_roots; j++)
-                                below = below || source_is_below(config->roots[j], path);
+                                below = below || is_below(config->roots[j], path);
                         if (!below)
                                 return error_set(error, STREAMER_EINVAL,
                                                  "%s:%u: access.roles[%zu].roots: %s is below none of the daemon's own "

@@ -19,7 +19,7 @@ static bool is_applied(const struct setting *setting)
 {
         const char *key = setting->key ?: "";
         return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0 ||
-               setting->list == &list_rules || setting->list == &list_preload;
+               setting->list == &list_rules || setting->list == &list_preload || setting->list == &list_roots;
 }
 
 /* The environment stays as it was at the start, and a value from it may have been fitted to the machine. */
@@ -129,9 +129,17 @@ static void apply(struct reload *r)
         r->config->access = r->next.access;
         r->config->preload = r->next.preload;
         r->config->n_preload = r->next.n_preload;
+        r->config->roots = r->next.roots;
+        r->config->n_roots = r->next.n_roots;
+        r->next.roots = before.roots;
+        r->next.n_roots = before.n_roots;
         r->next.access = before.access;
         r->next.preload = before.preload;
         r->next.n_preload = before.n_preload;
+        require(r->roots != NULL);
+        source_roots_free(r->sources->roots);
+        r->sources->roots = r->roots;
+        r->roots = NULL;
         log_set_level(r->config->log.level);
         if (reload_apply(r, &error) < 0)
                 log_error("reload: %s", error.text);
@@ -147,15 +155,23 @@ static void start(struct reload *reload);
 static void read_run(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        if (config_load(&r->next, r->argc, r->argv, &r->error) == 0)
-                roles_open(&r->next.access, &r->error);
+        const struct config *next = &r->next;
+        if (config_load(&r->next, r->argc, r->argv, &r->error) == 0 &&
+            source_roots_new(&r->roots, (const char *const *)next->roots, next->n_roots, &r->error) == 0)
+                roles_open(&r->next.access, r->roots, &r->error);
+}
+
+static void drop_next(struct reload *r)
+{
+        config_deinit(&r->next);
+        r->roots = source_roots_free(r->roots);
 }
 
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
         if (r->server->closing || r->again) {
-                config_deinit(&r->next);
+                drop_next(r);
                 if (!r->server->closing)
                         start(r);
                 return;
@@ -166,7 +182,7 @@ static void read_done(struct work *work)
         } else {
                 apply(r);
         }
-        config_deinit(&r->next);
+        drop_next(r);
         r->running = false;
         manager_notify_ready(r->server);
 }
@@ -192,9 +208,10 @@ void reload_begin(struct reload *r)
         start(r);
 }
 
-void reload_init(struct reload *r, struct server *server, struct config *config, int argc, char **argv)
+void reload_init(struct reload *r, struct server *server, struct config *config, struct sources *sources, int argc,
+                 char **argv)
 {
-        *r = (struct reload){.server = server, .config = config, .argc = argc, .argv = argv};
+        *r = (struct reload){.server = server, .config = config, .sources = sources, .argc = argc, .argv = argv};
         server->reload = r;
         server->reload_begin = reload_begin;
         server->describe_config = describe;

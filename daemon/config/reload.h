@@ -4,8 +4,9 @@
  *
  *   requested > a worker reads and checks everything > applied as a whole, or refused as a whole
  *
- * Applied are limits, access, preload and the log level. Other changed keys are named, and need a restart. Connections,
- * leases, models and loads continue. A request during a reload starts another one.
+ * Applied are limits, access, preload, the log level, and roots, which are opened anew even if they are the same:
+ * another file system may be mounted there. Other changed keys are named, and need a restart. Connections, leases,
+ * models and loads continue. A request during a reload starts another one.
  */
 #pragma once
 
@@ -13,18 +14,21 @@
 
 struct reload {
         struct server *server;
-        struct config *config; /* the running one */
+        struct config *config;   /* the running one */
+        struct sources *sources; /* whose roots are changed */
         int argc;
         char **argv;
 
         /* private */
         struct work work;
         struct config next;
+        struct source_roots *roots; /* of `next`; NULL: not opened, or applied */
         struct error error;
         bool running, again;
 };
 
-void reload_init(struct reload *reload, struct server *server, struct config *config, int argc, char **argv);
+void reload_init(struct reload *reload, struct server *server, struct config *config, struct sources *sources, int argc,
+                 char **argv);
 /* What can change while the daemon runs, into the server and the modules below; at the start, too. STREAMER_ENOMEM. */
 int reload_apply(struct reload *reload, struct error *error);
 void reload_begin(struct reload *reload);

@@ -93,7 +93,7 @@ struct load_args {
         bool probe;                      /* by the daemon itself, of a test model (source/probe.c) */
         const struct caller *caller;
         const uid_t *owner;         /* of the name, if it is new; NULL: the caller */
-        struct source_roots *roots; /* NULL: the loads' own */
+        struct source_roots *roots; /* NULL: the daemon's */
         struct quotas *users;       /* charged for it; NULL: no quotas */
         const struct quota_limits *limits;
 };
@@ -226,7 +226,7 @@ struct load {
         bool sha256, dry_run, probe;
         struct caller caller;       /* the first request's, for whom the source is opened */
         uid_t owner;                /* of the name, if it is new */
-        struct source_roots *roots; /* a reference; NULL: the loads' own */
+        struct source_roots *roots; /* a reference */
         struct quotas *users;       /* the caller is charged; NULL: no quotas */
         struct quota_limits limits;
         struct list requests, answers; /* of struct load_request; answers: that have ended */

@@ -64,13 +64,14 @@ static bool same_devices(const struct load *load, struct device *const *devices,
         return same;
 }
 
-/* The load in progress that a request would repeat; a failed target would be missing for it. */
+/* The load in progress that a request would repeat; a failed target would be missing for it, and other roots decide
+ * whether its file may be loaded. */
 static struct load *find_same(struct loads *loads, const struct load_args *args, struct device *const *devices,
                               size_t n_devices)
 {
         list_each_item (struct load, l, &loads->all, link)
                 if (!load_ended(l->state) && !l->dry_run && !args->dry_run && (l->sha256 || !args->sha256) &&
-                    !load_has(l, TARGET_FAILED) && source_same(l->source, args->source) &&
+                    l->roots == args->roots && !load_has(l, TARGET_FAILED) && source_same(l->source, args->source) &&
                     strcmp(l->name, args->name) == 0 && same_text(l->pattern, args->pattern) &&
                     same_devices(l, devices, n_devices))
                         return l;
@@ -117,6 +118,8 @@ int loads_begin(struct loads *loads, const struct load_args *asked, struct load_
                 return error->code;
         if (canonical != NULL)
                 args.source = canonical;
+        if (args.roots == NULL)
+                args.roots = loads->sources->roots;
         if (find_devices(devices, &n, loads->resident, &args, error) < 0 || check_name(&args, error) < 0 ||
             (args.pattern != NULL && ranks_check_pattern(args.pattern, error) < 0))
                 return error->code;

@@ -58,6 +58,7 @@ void base_probe_deinit(struct base_probe *probe)
 void base_probe_run(struct base_probe *probe, const struct sources *sources)
 {
         const struct sources below = sources_for(sources, probe->roots, &probe->caller);
+        require(probe->roots != NULL);
         struct source_set set;
         probe->error = (struct error){0};
         if (source_open(&below, probe->source, false, &set, &probe->error) == 0) {

@@ -41,7 +41,7 @@ struct verb_task {
         struct error error;
         /* verb_task_begin_source() */
         char *source;               /* canonical */
-        struct source_roots *roots; /* a reference; NULL: the daemon's own */
+        struct source_roots *roots; /* a reference */
         struct caller caller;
 };
 

@@ -17,10 +17,11 @@
 struct caller;
 struct source_roots; /* immutable once made; shared by threads */
 
-/* Opens each root directory. A root that is missing or no directory is an error that names it. `rule`: that they belong
- * to, which its denials name; NULL: they are the daemon's. */
-int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, const char *rule,
-                     struct error *error);
+/* Opens each root directory. A root that is missing or no directory is an error that names it. */
+int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
+/* The roots of a rule, which its denials name. Each is below one of the daemon's, without its links, too. */
+int source_roots_new_rule(struct source_roots **roots, const char *const *paths, size_t n, const char *rule,
+                          struct source_roots *within, struct error *error);
 /* A reference, on any thread; NULL stays NULL. */
 struct source_roots *source_roots_ref(struct source_roots *roots);
 struct source_roots *source_roots_free(struct source_roots *roots); /* with the last reference */
@@ -64,7 +65,7 @@ struct web_host;
 
 /* Context of all sources: made at start, shared by threads. */
 struct sources {
-        struct source_roots *roots;
+        struct source_roots *roots;  /* changed by a reload, on the loop's thread; others use a reference */
         const struct caller *caller; /* whose local files are opened (roots/caller.h); NULL: the daemon's own user */
         struct http *http;
         const struct web_host *hosts; /* credentials by host */
@@ -72,14 +73,17 @@ struct sources {
         struct s3_endpoints *s3;
         struct hf *hf;
 };
-/* The same, but local files are opened as the caller and below `roots`; NULL: its own. All are borrowed. */
+/* The same, but local files are opened as the caller and below these roots. All are borrowed. */
 static inline struct sources sources_for(const struct sources *sources, struct source_roots *roots,
                                          const struct caller *caller)
 {
-        struct sources s = *sources;
-        s.roots = roots != NULL ? roots : s.roots;
-        s.caller = caller;
-        return s;
+        return (struct sources){.roots = roots,
+                                .caller = caller,
+                                .http = sources->http,
+                                .hosts = sources->hosts,
+                                .n_hosts = sources->n_hosts,
+                                .s3 = sources->s3,
+                                .hf = sources->hf};
 }
 
 /* A kind of source. The functions of the same names describe the contracts. */

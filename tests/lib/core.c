@@ -311,7 +311,7 @@ const struct sources *core_sources(void)
         static struct sources sources;
         struct error error = {0};
         if (sources.roots == NULL &&
-            source_roots_new(&sources.roots, (const char *const[]){suite_folder()}, 1, NULL, &error) < 0)
+            source_roots_new(&sources.roots, (const char *const[]){suite_folder()}, 1, &error) < 0)
                 die("%s", error.text);
         return &sources;
 }

@@ -37,7 +37,7 @@ static void make_link(const char *target, const char *name)
 static void open_roots(const char *path)
 {
         roots = source_roots_free(roots);
-        ck_assert_int_eq(source_roots_new(&roots, &path, 1, NULL, &error), 0);
+        ck_assert_int_eq(source_roots_new(&roots, &path, 1, &error), 0);
 }
 
 static void make_stage(void)

@@ -140,7 +140,7 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
 {
         cleanup_free char *uri = NULL;
         const struct role_grant grant = access_grant(server, conn);
-        *roots = source_roots_ref(grant.roots);
+        *roots = source_roots_ref(grant.roots ?: server->loads->sources->roots);
         *canonical = NULL;
         int r = source_canonical(source, canonical, error) ?: role_check_source(&grant, *canonical, error);
         if (r == 0 && (uri = source_sidecar_uri(*canonical, file ?: "")) == NULL)

@@ -60,7 +60,7 @@ static void rule_text(char *text, size_t size, const struct roles *roles, size_t
                  roles->rules[i].line);
 }
 
-int roles_open(struct roles *roles, struct error *error)
+int roles_open(struct roles *roles, struct source_roots *within, struct error *error)
 {
         for (size_t i = 0; i < roles->n; i++) {
                 struct role_rule *rule = &roles->rules[i];
@@ -68,9 +68,10 @@ int roles_open(struct roles *roles, struct error *error)
                         continue;
                 char text[sizeof(((struct role_grant *)NULL)->text)];
                 rule_text(text, sizeof(text), roles, i);
-                int r = source_roots_new(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, text, error);
-                if (r < 0)
-                        return r;
+                struct error why = {0};
+                if (source_roots_new_rule(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, text,
+                                          within, &why) < 0)
+                        return error_set(error, why.code, "%s: roots: %s", text, why.text);
         }
         return 0;
 }
@@ -182,17 +183,16 @@ static bool climbs(const char *source)
 
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error)
 {
-        bool local = canonical[0] == '/';
         char shown[REDACTED_SOURCE];
         if (grant->rule == NULL)
                 return 0;
-        const struct role_list *list = local ? &grant->rule->roots : &grant->rule->buckets;
+        require(!grant->rule->roots.given || grant->roots != NULL);
+        const struct role_list *list = &grant->rule->buckets;
         bool allowed = false;
         for (size_t i = 0; i < list->n; i++)
                 allowed = allowed || below(list->v[i], canonical);
-        if (!list->given || (allowed && (local || !climbs(canonical))))
+        if (canonical[0] == '/' || !list->given || (allowed && !climbs(canonical)))
                 return 0;
         redact_source(shown, canonical);
-        return error_set(error, STREAMER_EPERM, "%s: below none of its %s (%s)", shown, local ? "roots" : "buckets",
-                         grant->text);
+        return error_set(error, STREAMER_EPERM, "%s: below none of its buckets (%s)", shown, grant->text);
 }

@@ -46,8 +46,8 @@ struct roles {
         const char *file; /* borrowed */
 };
 
-/* Opens the folders of every rule's roots: blocks. */
-int roles_open(struct roles *roles, struct error *error);
+/* Opens the folders of every rule's roots, below the daemon's: blocks. */
+int roles_open(struct roles *roles, struct source_roots *within, struct error *error);
 void roles_deinit(struct roles *roles); /* accepts a zeroed one */
 
 /* ---- the role of a caller ---- */
@@ -60,7 +60,7 @@ struct role_grant {
         enum role role;
         bool own; /* role_is_own() */
         const struct role_rule *rule;
-        struct source_roots *roots; /* of the rule, borrowed; NULL: the daemon's own */
+        struct source_roots *roots; /* of the rule, borrowed; NULL: the daemon's */
         char text[160];             /* "access.roles[1], /etc/streamerd/streamerd.yaml:12" */
 };
 
@@ -72,5 +72,6 @@ struct role_grant role_find(const struct roles *roles, const struct caller *call
 enum role role_needed(enum verb verb);
 /* 0, or STREAMER_EPERM naming the rule. */
 int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error);
-/* May models be loaded from this source, which is in its canonical form? */
+/* May models be loaded from this source, which is in its canonical form? Of a local one that is decided where it is
+ * opened: below `roots`. */
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error);

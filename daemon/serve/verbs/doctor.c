@@ -129,7 +129,7 @@ static void doctor_run(struct verb_task *task)
         const struct server *server = task->server;
         const char *root = task->deferred.request.u.doctor.root;
         if (root != NULL) {
-                source_inspect_root(server->loads->sources->roots, root, &doctor->root, &task->error);
+                source_inspect_root(task->roots, root, &doctor->root, &task->error);
                 return;
         }
         machine_read(&doctor->machine);
@@ -141,13 +141,16 @@ static const struct verb_task_ops doctor_ops = {.start = doctor_start, .run = do
 int verb_doctor(struct session *session, struct request *request, struct error *error)
 {
         const char *root = request->u.doctor.root;
-        struct server *server = session->server;
         const char *known = root;
-        for (size_t i = 0; root != NULL && (known = source_root(server->loads->sources->roots, i)) != NULL; i++)
+        struct source_roots *roots = session->server->loads->sources->roots;
+        for (size_t i = 0; root != NULL && (known = source_root(roots, i)) != NULL; i++)
                 if (strcmp(known, root) == 0)
                         break;
         if (root != NULL && known == NULL)
                 return error_set(error, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
         struct doctor *doctor = verb_task_new(sizeof(*doctor), &doctor_ops, session, request, error);
-        return doctor != NULL ? verb_task_begin(&doctor->task, 0, QUOTA_DOCTOR, error) : error->code;
+        if (doctor == NULL)
+                return error->code;
+        doctor->task.roots = source_roots_ref(roots);
+        return verb_task_begin(&doctor->task, 0, QUOTA_DOCTOR, error);
 }

@@ -32,21 +32,38 @@ struct root {
 };
 
 struct source_roots {
-        unsigned refs; /* atomic */
-        char *rule;    /* that they belong to; NULL: the daemon's */
+        unsigned refs;               /* atomic */
+        char *rule;                  /* that they belong to; NULL: the daemon's */
+        struct source_roots *within; /* of a rule: the daemon's, a reference; else NULL */
         size_t n;
         struct root roots[];
 };
 
 /* ---- roots ---- */
 
-static int root_open(struct root *root, struct error *error)
+/* The folder at the path: of a rule, resolved as what a client names. */
+static int open_folder(const struct source_roots *within, const char *path, struct stat *st, struct error *error)
+{
+        cleanup_close int fd = -1;
+        cleanup_with(root_path_deinit) struct root_path below = {0};
+        if (within == NULL)
+                fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        else if (root_path_init(&below, within, path, error) < 0 || root_path_find(&below, &fd, st, error) < 0)
+                return error->code;
+        if (fd < 0 || fstat(fd, st) < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "root %s", path);
+        if (!S_ISDIR(st->st_mode))
+                return error_errno(error, STREAMER_EFAILED, ENOTDIR, "root %s", path);
+        return take_fd(&fd);
+}
+
+static int root_open(struct root *root, const struct source_roots *within, struct error *error)
 {
         char link[64], real[PATH_MAX];
         struct stat st;
-        root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-        if (root->fd < 0 || fstat(root->fd, &st) < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
+        root->fd = open_folder(within, root->path, &st, error);
+        if (root->fd < 0)
+                return error->code;
         root->dev = st.st_dev;
         root->ino = st.st_ino;
         snprintf(link, sizeof(link), "/proc/self/fd/%d", root->fd);
@@ -56,22 +73,29 @@ static int root_open(struct root *root, struct error *error)
         return root->real != NULL ? 0 : error_no_memory(error);
 }
 
-int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, const char *rule,
-                     struct error *error)
+int source_roots_new_rule(struct source_roots **out, const char *const *paths, size_t n, const char *rule,
+                          struct source_roots *within, struct error *error)
 {
         struct source_roots *roots = calloc(1, sizeof(*roots) + n * sizeof(roots->roots[0]));
         if (roots == NULL)
                 return error_no_memory(error);
+        require((rule == NULL) == (within == NULL) && (within == NULL || within->rule == NULL));
         roots->refs = 1;
+        roots->within = source_roots_ref(within);
         roots->rule = rule != NULL ? strdup(rule) : NULL;
         int r = rule != NULL && roots->rule == NULL ? error_no_memory(error) : 0;
         while (r == 0 && roots->n < n) {
                 struct root *root = &roots->roots[roots->n];
                 root->fd = -1;
-                r = source_canonical(paths[roots->n++], &root->path, error) ?: root_open(root, error);
+                r = source_canonical(paths[roots->n++], &root->path, error) ?: root_open(root, within, error);
         }
         *out = r == 0 ? roots : source_roots_free(roots);
         return r;
+}
+
+int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, struct error *error)
+{
+        return source_roots_new_rule(out, paths, n, NULL, NULL, error);
 }
 
 struct source_roots *source_roots_ref(struct source_roots *roots)
@@ -90,6 +114,7 @@ struct source_roots *source_roots_free(struct source_roots *roots)
                 free(roots->roots[i].path);
                 free(roots->roots[i].real);
         }
+        source_roots_free(roots->within);
         free(roots->rule);
         free(roots);
         return NULL;
@@ -136,9 +161,11 @@ bool source_root_changed(const struct source_roots *roots, const char *path)
 }
 
 /* The root as it is now; *own: the caller closes it. A caller who may not look uses the one of the start. */
-static int root_now(const struct root *root, bool *own)
+static int root_now(const struct source_roots *roots, const struct root *root, bool *own)
 {
-        int fd = root_moved(root) ? open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+        struct stat st;
+        struct error error;
+        int fd = root_moved(root) ? open_folder(roots->within, root->path, &st, &error) : -1;
         *own = fd >= 0;
         return *own ? fd : root->fd;
 }
@@ -215,7 +242,7 @@ int root_path_init(struct root_path *path, const struct source_roots *roots, con
                                    .fd = -1};
         if (path->shown == NULL || path->at == NULL)
                 return error_no_memory(error);
-        path->fd = root_now(root, &path->owns_fd);
+        path->fd = root_now(roots, root, &path->owns_fd);
         return 0;
 }
 
@@ -306,7 +333,7 @@ static int resolve(const struct root_path *path)
         const struct root *root = follow(path->roots, path->at, &text);
         if (root == NULL)
                 return -1;
-        int root_fd = root_now(root, &own);
+        int root_fd = root_now(path->roots, root, &own);
         fd = resolve_below(root_fd, below_root(root, text));
         int error = errno;
         if (own)

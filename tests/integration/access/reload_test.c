@@ -6,6 +6,11 @@
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/wire.h"
 
+#include <sched.h>
+#include <sys/mount.h>
+
+#define USER 60201
+
 FIXTURE(.each = {begin_default, fixture_stop});
 
 /* ---- reload ---- */
@@ -66,8 +71,86 @@ TEST(keys_that_need_a_restart_are_named)
         char *text =
                 format_text("roots: [%s, /usr]\ndevices: [host=32MiB]\nio: {concurrency: 3, block_size: 1MiB}\n", root);
         file_write(config, text, strlen(text));
-        reload(0, "these need a restart: devices, roots, io.concurrency\n");
-        await_log("needs a restart: devices, roots, io.concurrency");
+        reload(0, "these need a restart: devices, io.concurrency\n");
+        await_log("needs a restart: devices, io.concurrency");
+}
+
+/* ---- roots ---- */
+
+/* A configuration with these roots in place of the fixture's. */
+static void configure_roots(const char *roots)
+{
+        char *text = format_text("roots: [%s]\ndevices: [host=64MiB]\nio: {concurrency: 2, block_size: 1MiB}\n"
+                                 "limits: {preload_retry: 20ms, connections_per_uid: 40}\n",
+                                 roots);
+        file_write(config, text, strlen(text));
+}
+
+TEST(roots_are_added_and_removed)
+{
+        char *first = write_model("first.safetensors"), *other = suite_path("other-%d", (int)getpid());
+        char *second = format_text("%s/second.safetensors", other);
+        must(mkdir(other, 0755));
+        model_write(model, second);
+        client_load_fails(client, second, "second", STREAMER_EFAILED, "outside the roots");
+        configure_roots(format_text("%s, %s", root, other));
+        reload(0, "applied\n");
+        client_load(client, second, "second");
+        ctl_says(test_daemon.socket, 0, other, "config", NULL);
+        configure_roots(other);
+        reload(0, "applied\n");
+        client_load_fails(client, first, "first", STREAMER_EFAILED, "outside the roots");
+        is_served("second");
+        configure_roots(format_text("%s/missing", other));
+        reload(1, "No such file or directory");
+        client_equals(client, "second", model);
+}
+
+/* The daemon's descriptor of a root keeps the file system of it mounted. */
+TEST(the_file_system_of_a_root_that_was_removed_can_be_unmounted)
+{
+        ROOT_ONLY();
+        fixture_stop();
+        if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+                SKIP("nothing can be mounted here");
+        char *disk = suite_path("disk-%d", (int)getpid()), *file = format_text("%s/m.safetensors", disk);
+        must(mkdir(disk, 0755));
+        must(mount("none", disk, "tmpfs", 0, NULL));
+        begin_default();
+        configure_roots(format_text("%s, %s", root, disk));
+        reload(0, "applied\n");
+        model_write(model, file);
+        client_load(client, file, "m");
+        ck_assert(umount(disk) < 0 && errno == EBUSY);
+        configure_roots(root);
+        reload(0, "applied\n");
+        AWAIT(umount(disk) == 0);
+        is_served("m");
+}
+
+/* By what they are, not by how they are written. */
+TEST(roots_of_rules_may_be_named_by_links)
+{
+        ROOT_ONLY();
+        must(chmod(suite_folder(), 0755));
+        char *team = format_text("%s/team", root), *link = suite_path("link-%d", (int)getpid());
+        char *in = format_text("%s/in.safetensors", team), *by_link = format_text("%s/in.safetensors", link);
+        char *out = write_model("out.safetensors");
+        must(mkdir(team, 0755));
+        must(symlink(team, link));
+        model_write(model, in);
+        configure("access: {roles: [{role: load, users: %d, roots: [%s]}]}", USER, link);
+        reload(0, "applied");
+        ck_assert_int_eq(load_as(USER, in, "in", NULL), 0);
+        ck_assert_int_eq(load_as(USER, by_link, "by-link", NULL), 0);
+        ck_assert_int_eq(load_as(USER, out, "out", "outside the roots of access.roles[0], "), STREAMER_EPERM);
+        configure("access: {roles: [{role: load, users: %d, roots: [%s]}]}", USER, team);
+        reload(0, "applied");
+        ck_assert_int_eq(load_as(USER, by_link, "by-link", NULL), 0);
+        must(unlink(link));
+        must(symlink("/usr", link));
+        configure("access: {roles: [{role: load, users: %d, roots: [%s]}]}", USER, link);
+        reload(2, "is below none of the daemon's own roots");
 }
 
 /* "" is what an absent key means. */
@@ -103,8 +186,6 @@ TEST(the_logs_level_is_applied)
         client_load(client, path, "a");
         await_log(" debug: ");
 }
-
-#define USER 60201
 
 TEST(reloaded_access_rules_apply_to_new_and_open_connections)
 {

@@ -170,7 +170,7 @@ TEST(only_the_owner_changes_a_models_settings, EACH(changes))
 
 TEST(a_source_elsewhere_is_denied_by_the_rule)
 {
-        ck_assert_int_eq(load_as(TRAINER, outside, "outside", "below none of its roots (access.roles[1], "),
+        ck_assert_int_eq(load_as(TRAINER, outside, "outside", "outside the roots of access.roles[1], "),
                          STREAMER_EPERM);
         loads(OTHER, outside, "outside");
         unload("outside");
@@ -212,7 +212,8 @@ TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
         ck_assert_int_eq(fetch_as(OTHER, outside, "config.json", NULL), 0);
         ck_assert_int_eq(fetch_as(OTHER, team, "linked.json", NULL), 0);
         ck_assert_int_eq(fetch_as(VIEWER, team, "config.json", "requires role 'load'"), STREAMER_EPERM);
-        ck_assert_int_eq(fetch_as(TRAINER, outside, "config.json", "below none of its roots"), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, outside, "config.json", "outside the roots of access.roles[1], "),
+                         STREAMER_EPERM);
         ck_assert_int_eq(fetch_as(TRAINER, team, "linked.json", "a link leads out of the roots of "), STREAMER_EPERM);
         ck_assert_int_eq(fetch_as(TRAINER, "s3://b/p/", "config.json", "below none of its buckets"), STREAMER_EPERM);
 }

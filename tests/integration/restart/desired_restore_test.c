@@ -120,7 +120,7 @@ TEST(the_current_rule_decides_the_permitted_sources)
                                  suite_path("root"), suite_path("state"), NOBODY, suite_path("root/theirs"));
         daemon_start(&d, (const char *const[]){"--config", suite_file("rules.yaml", text), NULL});
         ck_assert(log_has("restore: m: attempt 1 failed, next in 1.0 s: "));
-        ck_assert(log_has("below none of its roots (access.roles[0], "));
+        ck_assert(log_has("outside the roots of access.roles[0], "));
         ck_assert(log_has("restore: out: attempt 1 failed, next in 1.0 s: outside the roots"));
         streamer_client *c = client_open(&d);
         wait_ready(c, "in");

@@ -81,7 +81,7 @@ static void make_root(void)
         root = suite_path("root-%d", (int)getpid());
         must(mkdir(root, 0755));
         const char *paths[] = {root};
-        ck_assert_int_eq(source_roots_new(&roots, paths, 1, NULL, &error), 0);
+        ck_assert_int_eq(source_roots_new(&roots, paths, 1, &error), 0);
 }
 
 static void assert_finds(const char *name)

@@ -39,8 +39,80 @@ TEST_BOTH(a_path_under_no_root_is_refused_whether_it_exists_or_not)
 TEST_BOTH(a_path_outside_the_roots_of_a_rule_is_not_permitted)
 {
         const char *root = at("root");
-        ck_assert_int_eq(source_roots_new(&roots, &root, 1, "rule 2", &error), 0);
+        open_roots(at("."));
+        ck_assert_int_eq(source_roots_new_rule(&roots, &root, 1, "rule 2", roots, &error), 0);
         assert_refuses("outside/secret.safetensors", STREAMER_EPERM, "outside the roots of rule 2 (");
+        make_file("root/m.safetensors", "x");
+        make_link("root", "other-name");
+        assert_opens("other-name/m.safetensors", 1);
+        make_link("../outside", "root/away");
+        assert_refuses("root/away/secret.safetensors", STREAMER_EPERM,
+                       "outside the roots: a link leads out of the roots");
+}
+
+/* `below`: the daemon's root; `root`: the rule's. */
+static const struct {
+        const char *below, *root, *error;
+} rules[] = {
+        {"root", "root", NULL},
+        {"root", "root/team", NULL},
+        {"root", "root-link/team", NULL},
+        {"root-link", "root/team", NULL},
+        {"root", "root/team-link", NULL},
+        {"root", "outside", "outside the roots: the daemon opens files below its configured roots only"},
+        {"root", "root/away", "outside the roots: a link leads out of the configured roots"},
+        {"root", "root/missing", "No such file or directory"},
+        {"root", "root/m.safetensors", "Not a directory"},
+};
+
+static void check_rule(const char *below, const char *path, const char *what)
+{
+        const char *root = at(path);
+        struct source_roots *opened = NULL;
+        open_roots(at(below));
+        int r = source_roots_new_rule(&opened, &root, 1, "rule 2", roots, &error);
+        if (what != NULL) {
+                ck_assert_int_lt(r, 0);
+                ck_assert_msg(strstr(error.text, what) != NULL, "%s: %s", path, error.text);
+                return;
+        }
+        ck_assert_msg(r == 0, "%s: %s", path, error.text);
+        source_roots_free(roots); /* the rule's have a reference */
+        roots = opened;
+        assert_opens("root/team/m.safetensors", 1);
+        assert_opens("root-link/team/m.safetensors", 1);
+        if (strstr(path, "team") != NULL)
+                assert_refuses("root/m.safetensors", STREAMER_EPERM, "outside the roots of rule 2 (");
+}
+
+TEST_BOTH(a_root_of_a_rule_is_below_one_of_the_daemons_whatever_its_path)
+{
+        make_folder("root/team");
+        make_file("root/m.safetensors", "x");
+        make_file("root/team/m.safetensors", "x");
+        make_link("root", "root-link");
+        make_link("team", "root/team-link");
+        make_link("../outside", "root/away");
+        for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
+                check_rule(rules[i].below, rules[i].root, rules[i].error);
+}
+
+/* A user who may write above the rule's root gains no other folder. */
+TEST_BOTH(a_link_in_place_of_a_rules_root_does_not_lead_out)
+{
+        const char *root = at("root/team");
+        make_folder("root/team");
+        make_file("root/team/m.safetensors", "x");
+        open_roots(at("root"));
+        ck_assert_int_eq(source_roots_new_rule(&roots, &root, 1, "rule 2", roots, &error), 0);
+        must(rename(at("root/team"), at("root/before")));
+        make_link("../outside", "root/team");
+        assert_opens("root/team/m.safetensors", 1); /* the folder of the start */
+        ck_assert_int_lt(open_source("root/team/secret.safetensors"), 0);
+        unlink(at("root/team"));
+        make_folder("root/team");
+        make_file("root/team/new.safetensors", "x");
+        assert_opens("root/team/new.safetensors", 1);
 }
 
 TEST_BOTH(a_root_is_a_prefix_of_whole_components)
@@ -57,7 +129,7 @@ TEST_BOTH(a_link_may_lead_from_one_root_to_another)
         make_link("../m.safetensors", "root/inner/link");
         assert_opens("root/inner/link", 1);
         const char *const both[] = {at("root"), at("root/inner")};
-        ck_assert_int_eq(source_roots_new(&roots, both, 2, NULL, &error), 0);
+        ck_assert_int_eq(source_roots_new(&roots, both, 2, &error), 0);
         assert_opens("root/inner/link", 1);
         assert_object(0, "root/inner/link");
         open_roots(at("root/inner"));
@@ -89,9 +161,9 @@ TEST_BOTH(a_root_that_is_no_folder_is_named)
 {
         const char *missing = at("missing"), *file = at("outside/secret.safetensors"), *relative = "x";
         struct source_roots *none = NULL;
-        FAILS_WITH(error, source_roots_new(&none, &missing, 1, NULL, &error), STREAMER_EFAILED, missing);
-        FAILS_WITH(error, source_roots_new(&none, &file, 1, NULL, &error), STREAMER_EFAILED, "Not a directory");
-        ck_assert_int_eq(source_roots_new(&none, &relative, 1, NULL, &error), STREAMER_EINVAL);
+        FAILS_WITH(error, source_roots_new(&none, &missing, 1, &error), STREAMER_EFAILED, missing);
+        FAILS_WITH(error, source_roots_new(&none, &file, 1, &error), STREAMER_EFAILED, "Not a directory");
+        ck_assert_int_eq(source_roots_new(&none, &relative, 1, &error), STREAMER_EINVAL);
         ck_assert_ptr_null(none);
 }
 

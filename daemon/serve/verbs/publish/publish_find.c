@@ -290,7 +290,8 @@ static void find_start(struct verb_task *task)
         find->checked = g != NULL ? g->number : 0;
         task->deferred.why = "the files of its base are still being examined";
         if (g != NULL && g->published->base.source != NULL)
-                r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, &g->caller, NULL);
+                r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, &g->caller,
+                                    find->task.server->loads->sources->roots);
         if (r < 0) {
                 error_no_memory(&task->error);
                 verb_task_finish(task);
@@ -365,7 +366,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
         const char *source = NULL;
         const struct role_grant grant = access_grant(session->server, session->conn);
         const struct caller *caller = &session->conn->caller;
-        struct source_roots *roots = NULL;
+        struct source_roots *roots = session->server->loads->sources->roots;
         if (req->base != NULL && req->base_model != NULL)
                 return error_set(error, STREAMER_EINVAL, "publish_find: base and base_model exclude each other");
         if (req->base != NULL) {
@@ -373,7 +374,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 if (r < 0)
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
-                roots = grant.roots;
+                roots = grant.roots ?: roots;
                 source = canonical;
         } else if (req->base_model != NULL) {
                 const struct generation *g = resident_ready(session->server->resident, req->base_model);

@@ -5,6 +5,7 @@
 #include "daemon/serve/access/role.h"
 
 #include "daemon/base/util.h"
+#include "daemon/source/source.h"
 #include "tests/lib/suite.h"
 
 #define SOCKET_GROUP 900
@@ -45,19 +46,30 @@ TEST(a_denial_by_the_default_names_it)
 /* ---- rules ---- */
 
 static uint32_t seven[] = {7}, eight_nine[] = {8, 9};
-static char *some_roots[] = {(char[]){"/srv/a"}, (char[]){"/srv/b"}};
+static char *some_roots[] = {(char[]){"/"}};
 static char *some_buckets[] = {(char[]){"s3://ml"}, (char[]){"https://h/x/"}};
 static struct role_rule rule_rows[] = {
         {.role = ROLE_ATTACH, .users = {.v = seven, .n = 1}, .line = 3},
         {.role = ROLE_LOAD,
          .users = {.v = seven, .n = 1},
          .groups = {.v = eight_nine, .n = 2},
-         .roots = {.v = some_roots, .n = 2, .given = true},
+         .roots = {.v = some_roots, .n = 1, .given = true},
          .buckets = {.v = some_buckets, .n = 2, .given = true},
          .line = 5},
         {.role = ROLE_LOAD, .groups = {.v = seven, .n = 1}, .roots = {.given = true}, .line = 8},
 };
-static const struct roles rules = {.rules = rule_rows, .n = ARRAY_SIZE(rule_rows), .given = true, .file = "f.yaml"};
+static struct roles rules = {.rules = rule_rows, .n = ARRAY_SIZE(rule_rows), .given = true, .file = "f.yaml"};
+
+static void open_rules(void)
+{
+        static const char *const all = "/";
+        struct source_roots *roots;
+        ck_assert_int_eq(source_roots_new(&roots, &all, 1, &error), 0);
+        ck_assert_int_eq(roles_open(&rules, roots, &error), 0);
+        source_roots_free(roots);
+}
+
+FIXTURE(.each = {open_rules, NULL});
 
 static const struct {
         uid_t uid;
@@ -148,13 +160,7 @@ static const struct {
         const char *source;
         bool allowed;
 } sources[] = {
-        {"/srv/a", true},
-        {"/srv/a/m", true},
-        {"/srv/b/deep/m", true},
-        {"/srv/ab", false},
-        {"/srv", false},
-        {"/", false},
-        {"/etc/passwd", false},
+        {"/etc/passwd", true}, /* where it is opened that is decided */
         {"s3://ml/x", true},
         {"s3://ml", true},
         {"s3://ml/../other", true}, /* a key, literally */
@@ -189,8 +195,20 @@ TEST(a_rule_with_roots_and_buckets_lets_load_below_them, EACH(sources))
 TEST(an_empty_list_permits_nothing_and_a_missing_one_everything)
 {
         struct role_grant grant = ask(&rules, 100, 7, 1);
-        ck_assert_int_eq(role_check_source(&grant, "/srv/a", &error), STREAMER_EPERM);
+        ck_assert_ptr_nonnull(grant.roots); /* below which no path is */
         ck_assert_int_eq(role_check_source(&grant, "s3://anything/x", &error), 0);
+}
+
+TEST(the_roots_of_a_rule_that_cannot_be_opened_are_named_with_the_rule)
+{
+        char *missing[] = {(char[]){"/no/such/folder"}};
+        static const char *const all = "/";
+        struct role_rule row = {.role = ROLE_LOAD, .roots = {.v = missing, .n = 1, .given = true}, .line = 4};
+        struct roles wrong = {.rules = &row, .n = 1, .given = true, .file = "f.yaml"};
+        struct source_roots *roots;
+        ck_assert_int_eq(source_roots_new(&roots, &all, 1, &error), 0);
+        FAILS_SAYING(error, roles_open(&wrong, roots, &error), STREAMER_ENOENT,
+                     "access.roles[0], f.yaml:4: roots: No such file or directory (/no/such/folder)");
 }
 
 TEST(without_a_rule_every_source_is_permitted)
