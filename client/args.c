@@ -27,6 +27,13 @@ int args_text(const streamer_client *client, const char *call, const char *name,
         return rc;
 }
 
+int args_not_utf8(const streamer_client *client, const char *call, const char *source)
+{
+        cleanup_free char *shown = streamer_printable(source);
+        return fault_set(fault_of(client), STREAMER_EINVAL, "%s: the source is not valid UTF-8: %s", call,
+                         shown ? shown : "");
+}
+
 int args_client(const streamer_client *client, const char *call)
 {
         return args_pointer(NULL, call, "client", client) ?: channel_check(client);

@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 /* The handle is not NULL and belongs to this process. */
+/* Of a source that JSON cannot hold. STREAMER_EINVAL. */
+int args_not_utf8(const streamer_client *client, const char *call, const char *source);
 int args_client(const streamer_client *client, const char *call);
 int args_lease(const streamer_lease *lease, const char *call); /* and its memory exists */
 

@@ -209,7 +209,7 @@ static bool has_source(const char *verb)
         return strcmp(verb, "load") == 0 || strcmp(verb, "fetch") == 0 || strcmp(verb, "diff") == 0;
 }
 
-static int resolve_source(streamer_client *c, json_t *args)
+static int resolve_source(streamer_client *c, const char *verb, json_t *args)
 {
         cleanup_free char *resolved = NULL;
         const char *source = json_string_value(json_object_get(args, "source"));
@@ -217,7 +217,7 @@ static int resolve_source(streamer_client *c, json_t *args)
                 return 0; /* the decoder will say what is wrong */
         int rc = source_resolve(source, &resolved, c->fault);
         if (rc == 0 && json_object_set_new(args, "source", json_string(resolved)) < 0)
-                rc = fail(c, STREAMER_EINVAL, "the source is not valid UTF-8");
+                rc = args_not_utf8(c, verb, resolved);
         return rc;
 }
 
@@ -226,7 +226,7 @@ int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply
         const struct paged *p = find_paged(verb);
         int rc = check_features(c, verb, args);
         if (rc == 0 && has_source(verb))
-                rc = resolve_source(c, args);
+                rc = resolve_source(c, verb, args);
         if (rc != 0)
                 return rc;
         rc = p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);

@@ -103,6 +103,5 @@ int streamer_fetch_list(streamer_client *client, const char *source, char **json
         if (rc != 0)
                 return rc;
         cleanup_free char *args = list_args(source);
-        return args ? streamer_call(client, "fetch", args, json)
-                    : fail(client, STREAMER_EINVAL, "fetch: the source is not valid UTF-8");
+        return args ? streamer_call(client, "fetch", args, json) : args_not_utf8(client, "fetch", source);
 }

@@ -37,12 +37,14 @@ __attribute__((format(printf, 3, 4))) static int refuse(const struct decoder *d,
 }
 #define invalid(d, ...) refuse((d), STREAMER_EINVAL, __VA_ARGS__)
 
-/* The other side's words, made safe for a message. */
-static const char *quote(char out[64], const char *s, size_t len)
+#define QUOTE_SIZE 256
+
+/* The other side's words, made safe for a message; cut if they are long. */
+static const char *quote(char out[QUOTE_SIZE], const char *s, size_t len)
 {
         static const char digits[] = "0123456789abcdef";
         size_t n = 0;
-        for (size_t i = 0; i < len && n < 56; i++) {
+        for (size_t i = 0; i < len && n < QUOTE_SIZE - 8; i++) {
                 unsigned char c = (unsigned char)s[i];
                 if (c >= 0x20 && c < 0x7f) {
                         out[n++] = s[i];
@@ -60,8 +62,8 @@ static int bad_field(const struct decoder *d, const struct field_desc *f, const 
         return invalid(d, "%s: field '%s' %s", d->verb->name, f->name, fault);
 }
 
-/* NULL, or what is wrong with the string. */
-static const char *string_fault(const msgpack_object *o, uint64_t limit)
+/* NULL, or what is wrong with the string, in `text`, too. */
+static const char *string_fault(const msgpack_object *o, uint64_t limit, char text[QUOTE_SIZE + 32])
 {
         if (o->type != MSGPACK_OBJECT_STR)
                 return "must be a string";
@@ -69,9 +71,11 @@ static const char *string_fault(const msgpack_object *o, uint64_t limit)
                 return "is too long";
         if (memchr(o->via.str.ptr, 0, o->via.str.size))
                 return "holds a NUL";
-        if (!codec_utf8(o->via.str.ptr, o->via.str.size))
-                return "is not valid UTF-8";
-        return NULL;
+        if (codec_utf8(o->via.str.ptr, o->via.str.size))
+                return NULL;
+        char q[QUOTE_SIZE];
+        snprintf(text, QUOTE_SIZE + 32, "is not valid UTF-8: %s", quote(q, o->via.str.ptr, o->via.str.size));
+        return text;
 }
 
 static const char *copy_string(struct decoder *d, const msgpack_object *o)
@@ -85,7 +89,8 @@ static const char *copy_string(struct decoder *d, const msgpack_object *o)
 
 static int take_str(struct decoder *d, const struct field_desc *f, const msgpack_object *o, const char **to)
 {
-        const char *fault = string_fault(o, f->limit);
+        char text[QUOTE_SIZE + 32];
+        const char *fault = string_fault(o, f->limit, text);
         if (fault && o->type == MSGPACK_OBJECT_STR && o->via.str.size > f->limit)
                 return invalid(d, "%s: field '%s' is longer than %llu bytes", d->verb->name, f->name,
                                (unsigned long long)f->limit);
@@ -114,7 +119,8 @@ static int take_list(struct decoder *d, const struct field_desc *f, const msgpac
         to->v = d->pointers;
         for (uint32_t i = 0; i < o->via.array.size; i++) {
                 const msgpack_object *item = &o->via.array.ptr[i];
-                const char *fault = string_fault(item, LIST_ITEM_MAX);
+                char text[QUOTE_SIZE + 32];
+                const char *fault = string_fault(item, LIST_ITEM_MAX, text);
                 if (fault)
                         return invalid(d, "%s: field '%s', item %u %s", d->verb->name, f->name, i, fault);
                 to->v[to->n++] = copy_string(d, item);
@@ -145,7 +151,7 @@ static int take_field(struct decoder *d, const struct field_desc *f, const msgpa
 /* Verb and id first: every later complaint names the verb and answers the id. */
 static int take_head(struct decoder *d, const msgpack_object *map)
 {
-        char q[64];
+        char q[QUOTE_SIZE];
         const char *verb;
         size_t len;
         if (map->type != MSGPACK_OBJECT_MAP)
@@ -183,7 +189,7 @@ static int row_of(const struct verb_desc *verb, const char *s, size_t len)
 
 static int take_fields(struct decoder *d, const msgpack_object *map)
 {
-        char q[64];
+        char q[QUOTE_SIZE];
         bool seen[ROW_ID + 1] = {false};
         for (uint32_t i = 0; i < map->via.map.size; i++) {
                 const msgpack_object_kv *kv = &map->via.map.ptr[i];

@@ -28,7 +28,7 @@ int ask(streamer_client *client, const char *verb, json_t *args, json_t **reply)
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
 {
         if (!args)
-                return usage_error(ctl, "%s: an argument is not valid UTF-8", ctl->verb->name);
+                return usage_not_utf8(ctl);
         int rc = ask(ctl->client, verb, args, reply);
         return rc == 0 ? 0 : ctl_fail(ctl, rc, subject);
 }

@@ -177,6 +177,8 @@ int ctl_error(const struct ctl *ctl, int err, const char *subject, const char *f
 int ctl_fail(const struct ctl *ctl, int err, const char *subject);
 /* Wrong usage: EXIT_USAGE, with a hint at help. */
 int usage_error(const struct ctl *ctl, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* JSON cannot hold one of the arguments: names it. EXIT_USAGE. */
+int usage_not_utf8(const struct ctl *ctl);
 /* The disk is full: 1. The reader has closed the pipe: nothing is printed, and the exit code is that of a program which
  * SIGPIPE ends. Uses errno. */
 int output_error(const struct ctl *ctl);

@@ -48,7 +48,7 @@ int model_args(const struct ctl *ctl, const char *model, json_t **args)
         if (rc != 0)
                 return rc;
         *args = json_pack("{s:s, s:s*}", "model", model, "device", ctl->devices[0]);
-        return *args ? 0 : usage_error(ctl, "%s: the model's name is not valid UTF-8", ctl->verb->name);
+        return *args ? 0 : usage_not_utf8(ctl);
 }
 
 int model_attach(const struct ctl *ctl, int timeout_ms, streamer_lease **lease)

@@ -80,6 +80,25 @@ int usage_error(const struct ctl *ctl, const char *format, ...)
         return print(ctl, STREAMER_EINVAL, NULL, text, hint);
 }
 
+static bool is_utf8(const char *text)
+{
+        json_auto_t *string = json_string(text ? text : "");
+        return string;
+}
+
+int usage_not_utf8(const struct ctl *ctl)
+{
+        const char *const named[] = {ctl->name, ctl->layout, ctl->pattern, ctl->verify};
+        const char *bad = NULL;
+        for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
+                bad = is_utf8(named[i]) ? bad : named[i];
+        for (size_t i = 0; i < ctl->n_devices; i++)
+                bad = is_utf8(ctl->devices[i]) ? bad : ctl->devices[i];
+        for (size_t i = ctl->n_args; i-- > 0;)
+                bad = is_utf8(ctl->args[i]) ? bad : ctl->args[i];
+        return usage_error(ctl, "%s: not valid UTF-8: %s", ctl->verb->name, bad ? bad : "an argument");
+}
+
 int output_error(const struct ctl *ctl)
 {
         if (errno == EPIPE)

@@ -173,9 +173,7 @@ static int choose(struct ctl *ctl, json_t **names)
         for (size_t n = 1; n < ctl->n_args; n++)
                 json_array_append_new(*names, json_string(ctl->args[n]));
         if (ctl->n_args > 1)
-                return json_array_size(*names) == ctl->n_args - 1
-                               ? 0
-                               : usage_error(ctl, "fetch: a file's name is not valid UTF-8");
+                return json_array_size(*names) == ctl->n_args - 1 ? 0 : usage_not_utf8(ctl);
         int rc = ctl_call(ctl, "fetch", json_pack("{s:s}", "source", ctl->args[0]), ctl->args[0], &reply);
         for (size_t i = 0; (file = json_array_get(json_object_get(reply, "files"), i)); i++)
                 json_array_append(*names, json_object_get(file, "name"));

@@ -344,11 +344,11 @@ static int outcome_of(const struct ctl *ctl, const json_t *plan)
 
 static int dry_run(struct ctl *ctl, const char *source)
 {
-        json_auto_t *reply = NULL;
-        json_t *list = json_array();
+        json_auto_t *reply = NULL, *list = json_array();
         for (size_t i = 0; i < ctl->n_devices; i++)
-                json_array_append_new(list, json_string(ctl->devices[i]));
-        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*, s:b}", "source", source, "dry_run", 1,
+                if (json_array_append_new(list, json_string(ctl->devices[i])) < 0)
+                        return usage_not_utf8(ctl);
+        json_t *args = json_pack("{s:s, s:b, s:O, s:s*, s:s*, s:s*, s:s*, s:b}", "source", source, "dry_run", 1,
                                  "devices", list, "name", ctl->name, "verify", ctl->verify, "layout", ctl->layout,
                                  "pattern", ctl->pattern, "no_evict", ctl->no_evict);
         int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : source, &reply);

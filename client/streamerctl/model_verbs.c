@@ -18,7 +18,7 @@ int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *arg
 {
         if (!args || json_object_set_new(args, "model", json_string(model)) < 0) {
                 json_decref(args);
-                return usage_error(ctl, "%s: the model's name is not valid UTF-8", ctl->verb->name);
+                return usage_not_utf8(ctl);
         }
         return ctl_call(ctl, verb, args, model, reply);
 }

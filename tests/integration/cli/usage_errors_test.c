@@ -6,7 +6,8 @@
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/suite.h"
 
-#define NOT_UTF8 "\xff"
+#define NOT_UTF8 "a\xff"
+#define NOT_UTF8_SHOWN "a\\xff (see"
 #define EIGHT "0,1,2,3,4,5,6,7,"
 #define INTERVAL "is not a duration: 100ms to 1h, in seconds or with ms, s, m or h"
 
@@ -32,11 +33,15 @@ static const struct {
          2,
          "too many devices: at most"},
         {{"load", "x", "--device", "0,,1"}, 2, "--device: a name is missing in '0,,1'"},
-        {{"load", "x", "--dry-run", "--name", NOT_UTF8}, 2, "load: an argument is not valid UTF-8"},
-        {{"pin", NOT_UTF8}, 2, "pin: the model's name is not valid UTF-8"},
-        {{"diff", NOT_UTF8, "x"}, 2, "diff: an argument is not valid UTF-8"},
-        {{"fetch", "x", NOT_UTF8}, 2, "fetch: a file's name is not valid UTF-8"},
-        {{"fetch", NOT_UTF8, "x"}, 2, "fetch: field 'source' is not valid UTF-8"},
+        {{"load", "x", "--dry-run", "--name", NOT_UTF8}, 2, "load: not valid UTF-8: " NOT_UTF8_SHOWN},
+        {{"pin", NOT_UTF8}, 2, "pin: not valid UTF-8: " NOT_UTF8_SHOWN},
+        {{"diff", NOT_UTF8, "x"}, 2, "diff: not valid UTF-8: " NOT_UTF8_SHOWN},
+        {{"fetch", "x", NOT_UTF8}, 2, "fetch: not valid UTF-8: " NOT_UTF8_SHOWN},
+        {{"fetch", NOT_UTF8, "x"}, 2, "fetch: field 'source' is not valid UTF-8: "},
+        {{"fetch", NOT_UTF8}, 2, "fetch: not valid UTF-8: " NOT_UTF8_SHOWN},
+        {{"show", NOT_UTF8}, 2, "show: not valid UTF-8: " NOT_UTF8_SHOWN},
+        {{"load", NOT_UTF8}, 2, "/a\\xff"},
+        {{"load", "x", "--dry-run", "--device", NOT_UTF8}, 2, "load: not valid UTF-8: " NOT_UTF8_SHOWN},
         {{"stop"}, 2, "did you mean 'shutdown' or 'unload'?"},
         {{"lod"}, 2, "did you mean 'load'?"},
         {{"unlaod"}, 2, "did you mean 'unload'?"},

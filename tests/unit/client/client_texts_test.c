@@ -36,7 +36,7 @@ TEST(a_source_must_be_utf8)
         char *list;
         client = fake_connect(&fake, "hello\nend\n");
         FAILS(client, streamer_fetch_list(client, "\xff", &list), STREAMER_EINVAL,
-              "fetch: the source is not valid UTF-8");
+              "fetch: the source is not valid UTF-8: \\xff");
 }
 
 /* ---- replies ---- */

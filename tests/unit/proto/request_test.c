@@ -124,7 +124,7 @@ TEST(an_invalid_request_is_refused_with_the_reason)
         REFUSED("\x83" LOAD ID "\xa6source\xa3"
                 "a\0b",
                 "load: field 'source' holds a NUL");
-        REFUSED("\x83" LOAD ID "\xa6source\xa2\xc3(", "load: field 'source' is not valid UTF-8");
+        REFUSED("\x83" LOAD ID "\xa6source\xa2\xc3(", "load: field 'source' is not valid UTF-8: \\xc3(");
         REFUSED("\x83" LOAD ID "\xa7"
                 "devices\x91\xa1\0",
                 "load: field 'devices', item 0 holds a NUL");
