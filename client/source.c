@@ -97,13 +97,15 @@ static int in_home(const char *source, char **out, struct fault *fault)
         return make_absolute(path, out, fault);
 }
 
+#define WRITE_PATH "a path in this folder is written ./%s"
+
 /* The cache may be named by a relative path. */
 static int in_hub_cache(const char *id, char **out, struct fault *fault)
 {
         cleanup_free char *path = NULL;
         char text[PATH_MAX + 512];
         int rc = hub_resolve(id, &path, text, sizeof(text));
-        return rc != 0 ? fault_set(fault, rc, "%s", text) : make_absolute(path, out, fault);
+        return rc != 0 ? fault_set(fault, rc, "%s; " WRITE_PATH, text, id) : make_absolute(path, out, fault);
 }
 
 /* A path that exists has precedence. */
@@ -166,12 +168,14 @@ static int explain_name(const char *name, char **out)
         char text[PATH_MAX + 512], nearest[NAME_MAX + 1];
         cleanup_free char *path = NULL;
         if (hub_is_id(name) && hub_resolve(name, &path, text, sizeof(text)) != 0)
-                return asprintf(out, "; as a source, %s; hf://%s is read from the Hub", text, name);
+                return asprintf(out, "; as a source, %s; " WRITE_PATH ", and hf://%s is read from the Hub", text, name,
+                                name);
         const char *slash = strrchr(name, '/');
         if (find_nearest(name, nearest))
                 return asprintf(out, "; nor is there a file ./%s: the nearest is ./%.*s%s", name,
                                 slash ? (int)(slash - name) + 1 : 0, name, nearest);
-        return asprintf(out, "; nor is there a file ./%s (a path begins with /, ./ or ~/)", name);
+        return asprintf(out, "; nor is there a file ./%s (a path begins with /, ./ or ~/; hf://%s is of the Hub)", name,
+                        name);
 }
 
 char *source_explain_missing(const char *name, const char *path)

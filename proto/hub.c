@@ -124,8 +124,7 @@ static bool read_ref(const struct hub *hub, char *commit, size_t size)
 
 static int no_such(const struct hub *hub, const char *what)
 {
-        return fail(hub, STREAMER_ENOENT, "%s: %s (%s; a path in this folder is written ./%s)", hub->id, what,
-                    hub->repo, hub->id);
+        return fail(hub, STREAMER_ENOENT, "%s: %s (%s)", hub->id, what, hub->repo);
 }
 
 /* The one snapshot that begins so. */

@@ -163,8 +163,10 @@ static int explain_failure(const struct ctl *ctl, const char *source, int rc, co
 {
         if (rc != STREAMER_EFAILED || !is_word(source))
                 return ctl_fail(ctl, rc, model);
-        return ctl_error(ctl, STREAMER_ENOENT, source,
-                         "no file ./%s, no resident model of that name (a path begins with /, ./ or ~/)", source);
+        return ctl_error(
+                ctl, STREAMER_ENOENT, source,
+                "no file ./%s, no resident model of that name (a path begins with /, ./ or ~/; hf://%s is of the Hub)",
+                source, source);
 }
 
 static int watch(const struct ctl *ctl, const char *source, streamer_op *op)

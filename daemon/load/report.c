@@ -143,12 +143,23 @@ static void report_failed(const struct load *load, const char *devices)
                   "%s: %s: %s", load->name, load_state_name(load->state), load->error.text);
 }
 
+/* `streamerctl doctor` reports the rest. */
+static void report_probe(const struct load *load)
+{
+        log_debug("%s: %s on %s: %s", load->name, load_state_name(load->state), load->targets[0].device->name,
+                  load->state == LOAD_READY ? "a test model" : load->error.text);
+}
+
 void load_report(const struct load *load)
 {
         char source[SHOWN], devices[SHOWN] = ""; /* "cuda:0,cuda:1" */
         bool loaded = load->state == LOAD_READY && load_has(load, TARGET_OPEN);
         if (load->dry_run || load->superseded)
                 return;
+        if (load->probe) {
+                report_probe(load);
+                return;
+        }
         if (load->joined) { /* the other load reports the rest */
                 metric_add_label(METRIC_LOADS, RESULT_SHARED, 1);
                 return;

@@ -329,7 +329,7 @@ static void release_done(struct work *work)
         if (g->manifest.fd < 0 && g->left_in_store)
                 log_info("%s: generation %" PRIu64 " stays in the fd store", generation_name(g), g->number);
         else if (g->manifest.fd < 0)
-                log_event(LOG_LEVEL_INFO, LOG_MODEL_FREED,
+                log_event(source_is_test(g->source) ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, LOG_MODEL_FREED,
                           LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
                                      LOG_TEXT("device", g->device->name)),
                           "%s: generation %" PRIu64 " has freed its memory", generation_name(g), g->number);

@@ -40,6 +40,20 @@ TEST(a_daemon_that_works_passes)
         doctor_check_no_leak(client, used_before);
 }
 
+/* An operator's log and counters are of models that users load. */
+TEST(a_probe_is_no_load_in_log_and_metrics)
+{
+        double ready = client_metric(client, "streamerd_loads_total{result=\"ready\"}");
+        doctor_ask();
+        doctor_found("ok", "probe", "host: loaded");
+        doctor_check_no_leak(client, used_before);
+        ck_assert(client_metric(client, "streamerd_loads_total{result=\"ready\"}") == ready);
+        client_load(client, fixture_write(model_mixed(3, 1 << 16), "later.safetensors"), "later");
+        ck_assert(log_wait_for(test_daemon.log, "later: ready"));
+        ck_assert_ptr_null(strstr(file_read(test_daemon.log, NULL), "probe:"));
+        client_unload(client, "later");
+}
+
 TEST(a_table_ends_with_the_count)
 {
         struct ctl result;

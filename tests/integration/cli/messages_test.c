@@ -29,8 +29,10 @@ TEST(a_word_that_is_no_file_is_not_loaded)
 {
         SAYS(3, "witness: no file ./witness; a resident model has this name (a path begins with /, ./ or ~/)", "load",
              "witness");
-        SAYS(3, "nope: no file ./nope, no resident model of that name (a path begins with /, ./ or ~/)", "load",
-             "nope");
+        SAYS(3,
+             "nope: no file ./nope, no resident model of that name (a path begins with /, ./ or ~/; hf://nope is of "
+             "the Hub)",
+             "load", "nope");
         SAYS(1, "outside the roots", "load", "./nope");
 }
 
@@ -111,7 +113,8 @@ TEST(an_open_says_what_was_looked_for)
         open_fails("witnes", "no such model; the nearest is 'witness'");
         open_fails("witnes.safetensors",
                    "nor is there a file ./witnes.safetensors: the nearest is ./witness.safetensors");
-        open_fails("unlike", "nor is there a file ./unlike (a path begins with /, ./ or ~/)");
+        open_fails("unlike",
+                   "nor is there a file ./unlike (a path begins with /, ./ or ~/; hf://unlike is of the Hub)");
         open_fails("Qwen/Qwen3", "/nowhere/hub/models--Qwen--Qwen3");
         open_fails("Qwen/Qwen3", "a path in this folder is written ./Qwen/Qwen3");
         open_fails("Qwen/Qwen3", "hf://Qwen/Qwen3 is read from the Hub");
