@@ -414,6 +414,12 @@ unit_of = $(if $(filter systemd/%.service systemd/%.socket,$1),$(UNITDIR)/$(notd
 MAN = $(wildcard docs/man/*) $(addprefix $(BUILD)/,libstreamer-client.3 streamerd.yaml.5 streamerd.8)
 # Directories of the shells below $(PREFIX)/share.
 COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
+# What documents name lies beside them; only in the source tree are files of other folders, which are then no links.
+DOC_FILES := $(addprefix config/,alerts.yaml grafana-dashboard.json nginx-slice-cache.conf Containerfile)
+LINKS_OF_TREE = \[([^]]*)\]\((\.\./)?(docs/)?(include|tests|benchmarks|CONTRIBUTING)[^)]*\)
+INSTALLED_LINKS = sed -E -e 's!$(LINKS_OF_TREE)!\1!g' -e 's!\]\((\.\./)?(docs|config)/!](!g'
+INSTALLED_PATHS = sed -E 's!\<docs/([a-z]+\.md)!$(PREFIX)/share/doc/streamerd/\1!g'
+to = | install -m 644 /dev/stdin $(DESTDIR)$(1)
 # Paths in units and in the pkg-config file do not contain DESTDIR.
 PLACE = sed -e 's|/usr/|$(PREFIX)/|' -e 's|/etc/streamerd|$(SYSCONFDIR)/streamerd|' $(if $(OLD_SYSTEMD),-e /^FileDescriptorStorePreserve=/d)
 # Of the distribution: before 254 it knows no FileDescriptorStorePreserve=, and warns of it.
@@ -427,25 +433,27 @@ install: all
 	ln -sf libstreamer-client.so.0 $(DESTDIR)$(LIBDIR)/libstreamer-client.so
 	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(LIBDIR)
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' -e 's|^libdir=.*|libdir=$(LIBDIR)|' $(BUILD)/streamer-client.pc \
-		>$(DESTDIR)$(LIBDIR)/pkgconfig/streamer-client.pc
-	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
-	install -m 644 $(BUILD)/streamerd.yaml $(DESTDIR)$(PREFIX)/share/streamerd
-	install -m 644 config/alerts.yaml config/grafana-dashboard.json config/nginx-slice-cache.conf \
-		LICENSE $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/streamerd
+		$(call to,$(LIBDIR)/pkgconfig/streamer-client.pc)
+	$(INSTALLED_PATHS) include/streamer/client.h $(call to,$(PREFIX)/include/streamer/client.h)
+	$(INSTALLED_PATHS) $(BUILD)/streamerd.yaml $(call to,$(PREFIX)/share/streamerd/streamerd.yaml)
+	install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
+	$(foreach d,$(DOC_FILES),$(INSTALLED_PATHS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
+	$(foreach d,README.md $(wildcard docs/*.md),$(INSTALLED_LINKS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
-	$(foreach m,$(MAN),install -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m)) &&) :
+	$(foreach m,$(MAN),$(INSTALLED_PATHS) $m $(call to,$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) &&) :
 	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$p &&) :
 	install -m 644 config/completion/_streamerctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.fish \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$p.fish &&) :
-	$(foreach f,$(SYSTEMD),$(PLACE) $f >$(DESTDIR)$(call unit_of,$f) &&) :
+	$(foreach f,$(SYSTEMD),$(PLACE) $f $(call to,$(call unit_of,$f)) &&) :
 	@printf '%s\n' 'Installed. Then, as root (a package does it in its scripts):' \
 		'  ldconfig                          the library, for programs that link it' \
 		'  systemd-sysusers                  the user streamerd' \
 		'  systemd-tmpfiles --create         $(SYSCONFDIR)/streamerd/streamerd.yaml, from $(PREFIX)/share/streamerd' \
 		'  systemctl daemon-reload' \
-		'  systemctl enable --now streamerd  or restart: models in host memory stay (docs/operations.md)'
+		'  systemctl enable --now streamerd  or restart: models in host memory stay' \
+		'Documents: $(PREFIX)/share/doc/streamerd: README.md, operations.md'
 
 ## uninstall    remove what install installs with the same variables; the configuration and the state stay
 STAGE = $(BUILD)/uninstall

@@ -41,6 +41,26 @@ TEST(install_says_what_remains_and_uninstall_leaves_no_file)
         ck_assert_int_ne(access(suite_path("stage/usr/share/doc/streamerd"), F_OK), 0);
 }
 
+/* Whoever installs, with whatever umask; and without the source tree. */
+TEST(installed_documents_are_readable_and_refer_to_installed_files)
+{
+        char *out;
+        umask(077);
+        make("install");
+        shell(&out, "find '%s' -type f ! -perm -444", stage);
+        ck_assert_str_eq(out, "");
+        shell(&out,
+              "cd '%s/usr/share/doc/streamerd' && grep -oE '\\]\\([^)#]*' *.md | grep -v '://' | sed 's/](//' | sort "
+              "-u | "
+              "while IFS=: read -r page file; do [ -z \"$file\" ] || [ -e \"$file\" ] || echo \"$page: $file\"; done",
+              stage);
+        ck_assert_str_eq(out, "");
+        shell(&out, "cd '%s' && grep -rnE '(^|[^/.a-z])docs/[a-z]+\\.md' usr/include usr/share usr/lib/systemd", stage);
+        ck_assert_str_eq(out, "");
+        shell(&out, "grep -c '/usr/share/doc/streamerd/restart.md' '%s/usr/share/streamerd/streamerd.yaml'", stage);
+        ck_assert_int_ge(atoi(out), 1);
+}
+
 /* Where only this library's file is known, as on a machine without the packages to build it. */
 TEST(pkg_config_needs_no_other_package)
 {
