@@ -419,34 +419,35 @@ DOC_FILES := $(addprefix config/,alerts.yaml grafana-dashboard.json nginx-slice-
 LINKS_OF_TREE = \[([^]]*)\]\((\.\./)?(docs/)?(include|tests|benchmarks|CONTRIBUTING)[^)]*\)
 INSTALLED_LINKS = sed -E -e 's!$(LINKS_OF_TREE)!\1!g' -e 's!\]\((\.\./)?(docs|config)/!](!g'
 INSTALLED_PATHS = sed -E 's!\<docs/([a-z]+\.md)!$(PREFIX)/share/doc/streamerd/\1!g'
+quiet = $(if $(V),,@)
 to = | install -m 644 /dev/stdin $(DESTDIR)$(1)
 # Paths in units and in the pkg-config file do not contain DESTDIR.
 PLACE = sed -e 's|/usr/|$(PREFIX)/|' -e 's|/etc/streamerd|$(SYSCONFDIR)/streamerd|' $(if $(OLD_SYSTEMD),-e /^FileDescriptorStorePreserve=/d)
 # Of the distribution: before 254 it knows no FileDescriptorStorePreserve=, and warns of it.
 OLD_SYSTEMD = $(call once,OLD_SYSTEMD,$(shell pkg-config --atleast-version=254 libsystemd || echo 1))
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/streamer share/streamerd share/doc/streamerd) \
+	$(quiet)install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/streamer share/streamerd share/doc/streamerd) \
 		$(DESTDIR)$(LIBDIR)/pkgconfig $(sort $(dir $(foreach f,$(SYSTEMD),$(DESTDIR)$(call unit_of,$f))))
-	install $(BUILD)/streamerd $(BUILD)/streamerctl $(DESTDIR)$(PREFIX)/bin
-	install $(BUILD)/libstreamer-client.so.$(VERSION) $(DESTDIR)$(LIBDIR)
-	ln -sf libstreamer-client.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libstreamer-client.so.0
-	ln -sf libstreamer-client.so.0 $(DESTDIR)$(LIBDIR)/libstreamer-client.so
-	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(LIBDIR)
-	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' -e 's|^libdir=.*|libdir=$(LIBDIR)|' $(BUILD)/streamer-client.pc \
+	$(quiet)install $(BUILD)/streamerd $(BUILD)/streamerctl $(DESTDIR)$(PREFIX)/bin
+	$(quiet)install $(BUILD)/libstreamer-client.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	$(quiet)ln -sf libstreamer-client.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libstreamer-client.so.0
+	$(quiet)ln -sf libstreamer-client.so.0 $(DESTDIR)$(LIBDIR)/libstreamer-client.so
+	$(quiet)install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(LIBDIR)
+	$(quiet)sed -e 's|^prefix=.*|prefix=$(PREFIX)|' -e 's|^libdir=.*|libdir=$(LIBDIR)|' $(BUILD)/streamer-client.pc \
 		$(call to,$(LIBDIR)/pkgconfig/streamer-client.pc)
-	$(INSTALLED_PATHS) include/streamer/client.h $(call to,$(PREFIX)/include/streamer/client.h)
-	$(INSTALLED_PATHS) $(BUILD)/streamerd.yaml $(call to,$(PREFIX)/share/streamerd/streamerd.yaml)
-	install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
-	$(foreach d,$(DOC_FILES),$(INSTALLED_PATHS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
-	$(foreach d,README.md $(wildcard docs/*.md),$(INSTALLED_LINKS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
-	$(foreach m,$(MAN),$(INSTALLED_PATHS) $m $(call to,$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) &&) :
-	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.bash \
+	$(quiet)$(INSTALLED_PATHS) include/streamer/client.h $(call to,$(PREFIX)/include/streamer/client.h)
+	$(quiet)$(INSTALLED_PATHS) $(BUILD)/streamerd.yaml $(call to,$(PREFIX)/share/streamerd/streamerd.yaml)
+	$(quiet)install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
+	$(quiet)$(foreach d,$(DOC_FILES),$(INSTALLED_PATHS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
+	$(quiet)$(foreach d,README.md $(wildcard docs/*.md),$(INSTALLED_LINKS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
+	$(quiet)install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
+	$(quiet)$(foreach m,$(MAN),$(INSTALLED_PATHS) $m $(call to,$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) &&) :
+	$(quiet)$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$p &&) :
-	install -m 644 config/completion/_streamerctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.fish \
+	$(quiet)install -m 644 config/completion/_streamerctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	$(quiet)$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.fish \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$p.fish &&) :
-	$(foreach f,$(SYSTEMD),$(PLACE) $f $(call to,$(call unit_of,$f)) &&) :
+	$(quiet)$(foreach f,$(SYSTEMD),$(PLACE) $f $(call to,$(call unit_of,$f)) &&) :
 	@printf '%s\n' 'Installed. Then, as root (a package does it in its scripts):' \
 		'  ldconfig                          the library, for programs that link it' \
 		'  systemd-sysusers                  the user streamerd' \

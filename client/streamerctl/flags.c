@@ -246,14 +246,8 @@ static int check_args(const struct ctl *ctl)
         const struct verb *v = ctl->verb;
         if (ctl->help || ctl->version)
                 return 0;
-        if (!v) {
-                int rc = usage_error(ctl, "a verb is missing");
-                if (ctl->format != FORMAT_JSON) {
-                        putc('\n', stderr);
-                        help_print(stderr, NULL);
-                }
-                return rc;
-        }
+        if (!v)
+                return usage_error(ctl, "a verb is missing");
         if (ctl->n_args < v->min_args)
                 return usage_error(ctl, "%s: an argument is missing: %s", v->name, v->args);
         if (ctl->n_args > 0 && !ctl->args[0][0] && !v->hidden)
