@@ -305,12 +305,11 @@ static void find_first(struct checker *c, const struct trial *t, const struct tr
                         unknown[d]->order[unknown[d]->payer == t->user ? t->name : alias->name]--;
 }
 
-static void load_under_two_names(struct checker *c, const struct trial *t, const struct trial *alias)
+static void load_under_two_names(struct checker *c, const struct trial *t, const struct trial *alias, bool replaces)
 {
         struct outcome first, second;
         streamer_op *op = NULL, *alias_op = NULL;
         uint64_t seed = c->seeds[t->source][0];
-        bool replaces = random_below(c, 2) == 0;
         int r = trial_begin(c, t, 0, &op), alias_r = trial_begin(c, alias, 0, &alias_op);
         if (replaces)
                 replace_source(c, t->source);
@@ -347,8 +346,13 @@ void step_join(struct checker *c)
         t.joined = alias.name;
         if (t.user != alias.user)
                 separate_options(c, &t, &alias);
-        if (t.ranks == 0)
-                load_under_two_names(c, &t, &alias);
+        if (t.ranks == 0) {
+                bool replaces = random_below(c, 2) == 0;
+                /* Each may load a version of its own, and one must not be evicted for the other before it is seen. */
+                t.no_evict = t.no_evict || replaces;
+                alias.no_evict = t.no_evict;
+                load_under_two_names(c, &t, &alias, replaces);
+        }
         trial_deinit(&t);
         trial_deinit(&alias);
 }
