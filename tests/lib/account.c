@@ -200,7 +200,7 @@ void account_await(const struct daemon *d, const char *account)
 {
         streamer_client *c = client_open(d);
         char *now;
-        if (!WITHIN(WAIT_MS, strcmp(now = account_with(d, c), account) == 0))
+        if (!WITHIN(3 * WAIT_MS, strcmp(now = account_with(d, c), account) == 0))
                 daemon_die(d, "used, of what has changed:\n%suses now:\n%s", lines_only_in(account, now),
                            lines_only_in(now, account));
         streamer_close(c);

@@ -8,7 +8,7 @@
 
 #include <sys/socket.h>
 
-#define WAIT_MS 20000
+#define WAIT_MS 60000
 
 void wire_open(struct wire *w, const struct daemon *d)
 {
