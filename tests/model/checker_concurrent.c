@@ -292,8 +292,8 @@ static void find_first(struct checker *c, const struct trial *t, const struct tr
         struct gen *unknown[DEVICES] = {NULL};
         for (unsigned d = 0; d < c->n_devices; d++) {
                 struct gen *g = c->names[t->name][d];
-                if (t->user == alias->user || g == NULL || g != c->names[alias->name][d] ||
-                    g->order[t->name] != g->order[alias->name] || count_names(c, g) > 2)
+                if (t->user == alias->user || g == NULL || g != c->names[alias->name][d] || count_names(c, g) != 2 ||
+                    g->order[t->name] != order_now(c) || g->order[alias->name] != order_now(c))
                         continue;
                 g->payer = t->user;
                 g->rival = alias->user;
@@ -344,6 +344,11 @@ void step_join(struct checker *c)
         t.options.keep_alive_ms = 0; /* it might expire before it is compared */
         trial_init_alias(c, &alias, &t);
         t.joined = alias.name;
+        /* Either load may evict what the other's name leads to, and then the name is nobody's. */
+        if (!t.no_evict) {
+                t.user = t.owner;
+                alias.user = alias.owner;
+        }
         if (t.user != alias.user)
                 separate_options(c, &t, &alias);
         if (t.ranks == 0) {

@@ -141,7 +141,7 @@ void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g,
         struct gen *before = c->names[name][device];
         c->names[name][device] = g;
         if (g != NULL && g != before)
-                g->order[name] = 2 * c->counts->steps + 1;
+                g->order[name] = order_now(c);
         if (before == NULL || before == g)
                 return;
         before->last_name = name;

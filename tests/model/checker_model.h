@@ -61,7 +61,7 @@ struct gen {
         unsigned left;
         uint64_t left_at;                               /* that step */
         unsigned left_paths[NAMES], left_owners[NAMES]; /* of each when it was removed, as in struct checker */
-        uint64_t order[NAMES]; /* of its names: ascending by age; equal where the model does not know it */
+        uint64_t order[NAMES]; /* of its names, the oldest first; equal where the model does not know it */
         unsigned payer;        /* the user whom it is charged to */
         unsigned rival;        /* may be the payer instead; USERS: no */
         bool pinned, revoked, cached;
@@ -104,6 +104,12 @@ struct checker {
         struct client_process processes[CLIENTS];
         struct gen *leased[CLIENTS][CLIENT_SLOTS];
 };
+
+/* Of names that this step gives to generations; the number below it is free for one that turns out to be older. */
+static inline uint64_t order_now(const struct checker *c)
+{
+        return 2 * c->counts->steps + 1;
+}
 
 _Noreturn void checker_fail(const struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Logs one action for the error report. */

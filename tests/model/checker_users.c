@@ -5,6 +5,7 @@
 #include "tests/model/checker_model.h"
 
 #define OTHER_UID 60103
+#define CHARGES_EVERY 4 /* steps */
 
 /* The daemon sees the user who connects. */
 static streamer_client *connect_as(uid_t uid, const streamer_connect_opts *opts)
@@ -193,13 +194,16 @@ static bool bytes_are(struct checker *c, const bool counts[GENERATIONS], const u
         return true;
 }
 
+/* A wrong charge lasts as long as its generation, so most steps need not ask each user for it. */
 bool charges_agree(struct checker *c, const bool counts[GENERATIONS])
 {
-        uint64_t bytes[USERS];
+        uint64_t bytes[USERS] = {0};
         struct gen *unknown = NULL; /* of at most one the model does not know the payer */
         for (unsigned i = 0; i < GENERATIONS; i++)
                 if (counts[i] && c->gens[i].rival < USERS)
                         unknown = &c->gens[i];
+        if (unknown == NULL && c->counts->steps % CHARGES_EVERY != 0)
+                return true;
         for (unsigned u = 0; u < c->n_users; u++)
                 bytes[u] = held(c, u, "bytes");
         bool same = bytes_are(c, counts, bytes);
