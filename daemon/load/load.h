@@ -295,8 +295,10 @@ struct loads {
         const char *(*desired_source)(const struct loads *loads, const char *name);
         /* Tensors of this generation have arrived, or its tables are complete. */
         void (*arrived)(struct loads *loads, struct generation *generation);
-        /* Requests with subscribers have ended, in a turn of the loop of its own. NULL: there are none. */
-        void (*ended)(struct loads *loads);
+        /* Requests have ended, in a turn of the loop of its own; `subscribed`: some have subscribers. NULL: nobody
+         * waits.
+         */
+        void (*ended)(struct loads *loads, bool subscribed);
         uint64_t n_ended; /* ends of loads and of single requests */
         void *context;
 };
@@ -328,7 +330,7 @@ void load_set_priority(struct load *load, unsigned priority);
 int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool admin,
                           const struct settings_change *change, struct error *error);
 
-/* The rule: only the owner of a model, and an admin, decides how long it stays (retention.c). */
+/* The rule: only the owner of a model, and an admin, decides how long it stays. */
 bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t uid, bool admin);
 
 /* With ended NULL as one of many subscribers: the load stays until each has called load_unwatch(). */

@@ -142,8 +142,8 @@ void load_call_watchers(struct load *load)
                 call_watchers(r);
                 subscribed = subscribed || !list_empty(&r->subscribers);
         }
-        if (subscribed && load->loads->ended != NULL)
-                load->loads->ended(load->loads);
+        if (load->loads->ended != NULL)
+                load->loads->ended(load->loads, subscribed);
 }
 
 void load_await(struct load *load, struct load *other)

@@ -168,6 +168,14 @@ static void on_arrived(struct loads *loads, struct generation *generation)
         deferred_recheck(loads->context);
 }
 
+/* Requests wait for a name that is loading, too, and the end of a denied load is no change of a generation. */
+static void on_loads_ended(struct loads *loads, bool subscribed)
+{
+        if (subscribed)
+                events_load_ended(loads);
+        deferred_recheck(loads->context);
+}
+
 static void on_desired_changed(struct desired *desired)
 {
         struct server *server = container_of(desired, struct server, desired);
@@ -234,7 +242,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->resident->changed = on_changed;
         server->loads->desired_source = desired_source;
         server->loads->arrived = on_arrived;
-        server->loads->ended = events_load_ended;
+        server->loads->ended = on_loads_ended;
         return listen_at(server, listener, path, error) ?: start_handles(server, error);
 }
 

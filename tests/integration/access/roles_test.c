@@ -122,6 +122,26 @@ TEST(a_failed_load_of_another_user_blocks_no_name)
         write_team(2);
 }
 
+static int attach_while_denied(void)
+{
+        struct wire w;
+        struct request load = {.verb = VERB_load, .id = 2, .u.load = {.source = team, .name = "mine", .priority = 9}};
+        struct request attach = {.verb = VERB_attach, .id = 3, .u.attach = {.model = "mine"}};
+        wire_connect(&w, &test_daemon);
+        if (!wire_request(&w, &load) || !wire_request(&w, &attach))
+                die("the connection was closed");
+        wire_reply_ok(&w); /* the load begins: it is denied when its files are found to be resident */
+        wire_read_error(&w, "not-found", "mine: no such model");
+        return 0;
+}
+
+TEST(an_attach_that_waits_for_a_load_that_is_denied_is_answered)
+{
+        loads(OTHER, team, "theirs");
+        ck_assert_int_eq(do_as(TRAINER, attach_while_denied, NULL), 0);
+        unload("theirs");
+}
+
 TEST(an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights)
 {
         loads(OTHER, team, "theirs");
