@@ -224,6 +224,33 @@ TEST(the_name_of_a_loaded_model_is_refused)
         client_equals(client, "tiny", m);
 }
 
+/* The load comes after the claim (0), after the memory was granted (1), or serves under another name and is given this
+ * one by a further load (2). */
+TEST(a_model_that_was_loaded_meanwhile_is_not_replaced, .to = 3)
+{
+        static const uint64_t bytes[] = {BUFFER};
+        struct model *m = model_mixed(4, 1 << 16);
+        streamer_lease *lease = NULL;
+        char *path = suite_path("meanwhile.safetensors");
+        model_write(m, path);
+        if (_i == 2)
+                client_load(client, path, "other");
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        if (_i > 0) {
+                fill_storages(client, p, 1);
+                describe_tensors(client, p);
+        }
+        client_load(client, path, "tiny");
+        fails(client, STREAMER_EBUSY, "tiny: a model that was loaded has this name",
+              _i > 0 ? streamer_publish_commit(p, &lease) : streamer_publish_begin(p, bytes, 1));
+        ck_assert_ptr_null(lease);
+        streamer_publish_abort(p);
+        client_equals(client, "tiny", m);
+        ck_assert_str_eq(client_state(client, "tiny"), "ready");
+        client_unload(client, "tiny");
+        streamer_detach(publish_model(client, &opts, 2)); /* the name is free */
+}
+
 /* ---- sealing ---- */
 
 TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
