@@ -120,7 +120,7 @@ struct detaching {
         struct lease_key key;
 };
 
-#define CALL_LOST_FDS "too many files are open: the descriptors of the daemon's reply were lost"
+#define CALL_LOST_FDS "too many files are open (ulimit -n): the descriptors of the daemon's reply were lost"
 
 /* One request under way. */
 struct call {

@@ -268,6 +268,8 @@ int streamer_op_lease(streamer_op *op, int timeout_ms, streamer_lease **lease)
                 return refusal(op, failed);
         if (rc == 0)
                 rc = lease_map(taken, &op->opening->call);
+        if (taken)
+                call_deinit(&op->opening->call); /* the operation may live on, without descriptors */
         if (rc == 0)
                 *lease = taken;
         else if (taken)

@@ -8,6 +8,9 @@
 #include "daemon/base/util.h"
 #include "proto/printable.h"
 
+#include <errno.h>
+#include <sys/resource.h>
+
 /* Longer than struct error's text: error_escape() truncates. */
 #define FORMAT_SIZE 2048
 
@@ -60,14 +63,31 @@ int error_vset(struct error *error, int code, const char *format, va_list args)
         return code;
 }
 
+void error_errno_text(char out[static ERROR_ERRNO_SIZE], int errno_value)
+{
+        struct rlimit files;
+        const char *text = strerrordesc_np(errno_value) ?: "unknown error";
+        if (errno_value == EMFILE && getrlimit(RLIMIT_NOFILE, &files) == 0)
+                snprintf(out, ERROR_ERRNO_SIZE, "%s: the daemon may open %llu (ulimit -n, LimitNOFILE=)", text,
+                         (unsigned long long)files.rlim_cur);
+        else
+                snprintf(out, ERROR_ERRNO_SIZE, "%s", text);
+}
+
+static bool is_descriptor_limit(int errno_value)
+{
+        return errno_value == EMFILE || errno_value == ENFILE;
+}
+
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
 {
-        char text[FORMAT_SIZE];
+        char text[FORMAT_SIZE], why[ERROR_ERRNO_SIZE];
         va_list args;
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        return error_set(error, code, "%s: %s", text, strerrordesc_np(errno_value) ?: "unknown error");
+        error_errno_text(why, errno_value);
+        return error_set(error, is_descriptor_limit(errno_value) ? STREAMER_ELIMIT : code, "%s: %s", text, why);
 }
 
 int error_no_memory(struct error *error)

@@ -21,9 +21,13 @@ struct error {
  * text is cut with "...". `error` may be NULL. */
 int error_set(struct error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int error_vset(struct error *error, int code, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
-/* As error_set, ending with ": strerror(errno_value)". */
+/* As error_set, ending with ": " and the text of errno_value. A limit of descriptors is STREAMER_ELIMIT, whatever
+ * `code`. */
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
+#define ERROR_ERRNO_SIZE 128
+/* strerror(); of EMFILE also the limit. */
+void error_errno_text(char out[static ERROR_ERRNO_SIZE], int errno_value);
 /* For an allocation without a text of its own; returns STREAMER_ENOMEM. */
 int error_no_memory(struct error *error);
 

@@ -98,14 +98,16 @@ static uint32_t direct_alignment(int fd)
  * error. */
 static int open_direct(struct object *object, struct error *error)
 {
-        char name[64];
+        char name[64], why[ERROR_ERRNO_SIZE];
         object->direct_align = object->is_streamed ? 0 : direct_alignment(object->fd);
         if (object->direct_align == 0)
                 return 0;
         snprintf(name, sizeof(name), "/proc/self/fd/%d", object->fd);
         object->direct = open(name, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-        if (object->direct < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-                return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno), object->path);
+        if (object->direct < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+                error_errno_text(why, errno);
+                return error_set(error, STREAMER_ELIMIT, "%s (%s)", why, object->path);
+        }
         return 0;
 }
 

@@ -299,6 +299,8 @@ static int open_failed(int errno_value, const struct root_path *path, struct err
                 {ELOOP, STREAMER_EFAILED, "a loop of links, or too many of them"},
                 {EAGAIN, STREAMER_EFAILED, "its folders keep being moved, or a process holds a lease on it"},
         };
+        char why[ERROR_ERRNO_SIZE];
+        error_errno_text(why, errno_value);
         if (errno_value == EXDEV && path->roots->rule != NULL)
                 return outside(error, error_set(error, STREAMER_EPERM,
                                                 "outside the roots: a link leads out of the roots of %s (%s)",
@@ -309,9 +311,8 @@ static int open_failed(int errno_value, const struct root_path *path, struct err
                                                 path->shown));
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)
                 if (known[i].errno_value == errno_value)
-                        return error_set(error, known[i].code, "%s (%s)", known[i].what ?: strerror(errno_value),
-                                         path->shown);
-        return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno_value), path->shown);
+                        return error_set(error, known[i].code, "%s (%s)", known[i].what ?: why, path->shown);
+        return error_set(error, STREAMER_EFAILED, "%s (%s)", why, path->shown);
 }
 
 /* The kernel says EAGAIN where a folder was moved meanwhile. */

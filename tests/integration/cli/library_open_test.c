@@ -70,12 +70,36 @@ TEST(a_reply_whose_descriptors_are_lost_fails_alone, .to = 2)
         must(setrlimit(RLIMIT_NOFILE, &before));
         ck_assert_int_eq(attached, STREAMER_EOS);
         ck_assert_int_eq(opened, STREAMER_EOS);
-        ck_assert_ptr_nonnull(strstr(text, "too many files are open"));
+        ck_assert_ptr_nonnull(strstr(text, "too many files are open (ulimit -n)"));
         client_wait_leases(client, 0);
         lease = client_attach(client, "lost");
         lease_equals(lease, m);
         streamer_detach(lease);
         client_unload(client, "lost");
+}
+
+TEST(an_operation_whose_lease_was_taken_has_no_descriptors)
+{
+        enum { N = 20 };
+        struct model *m = model_mixed(83, 2 << 20);
+        char *path = fixture_write(m, "many.safetensors");
+        streamer_op *ops[N];
+        streamer_lease *leases[N];
+        client_load(client, path, "many");
+        struct rlimit before = limit_files(8);
+        int opened = 0;
+        for (size_t i = 0; i < N && opened == 0; i++)
+                opened = streamer_open_start(client, path, open_opts("many", 0), &ops[i])
+                                 ?: streamer_op_lease(ops[i], -1, &leases[i]);
+        must(setrlimit(RLIMIT_NOFILE, &before));
+        client_ok(client, opened, "open");
+        for (size_t i = 0; i < N; i++) {
+                lease_equals(leases[i], m);
+                streamer_detach(leases[i]);
+                streamer_op_free(ops[i]);
+        }
+        client_wait_leases(client, 0);
+        client_unload(client, "many");
 }
 
 TEST(the_lease_is_of_the_new_generation_while_the_old_one_serves)

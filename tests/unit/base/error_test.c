@@ -6,6 +6,9 @@
 
 #include "daemon/base/error.h"
 
+#include <errno.h>
+#include <sys/resource.h>
+
 /* ---- error_set, error_errno ---- */
 
 TEST(a_failure_stores_its_code_and_text)
@@ -19,6 +22,20 @@ TEST(a_failure_stores_its_code_and_text)
                      "open of x: No such file or directory");
         FAILS_SAYING(error, error_no_memory(&error), STREAMER_ENOMEM, "no memory");
         ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
+}
+
+TEST(a_limit_of_descriptors_is_a_limit_whose_value_is_named)
+{
+        struct error error = {0};
+        struct rlimit files;
+        must(getrlimit(RLIMIT_NOFILE, &files));
+        char *text =
+                format_text("table of 8 bytes: Too many open files: the daemon may open %llu (ulimit -n, LimitNOFILE=)",
+                            (unsigned long long)files.rlim_cur);
+        FAILS_SAYING(error, error_errno(&error, STREAMER_ENOMEM, EMFILE, "table of %d bytes", 8), STREAMER_ELIMIT,
+                     text);
+        FAILS_SAYING(error, error_errno(&error, STREAMER_ENOMEM, ENFILE, "table"), STREAMER_ELIMIT,
+                     "table: Too many open files in system");
 }
 
 TEST(a_long_text_is_cut_with_dots)

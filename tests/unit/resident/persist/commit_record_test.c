@@ -221,5 +221,5 @@ TEST(a_commit_record_that_cannot_be_written_is_an_error)
         must(setrlimit(RLIMIT_NOFILE, &none));
         int r = commit_record_write(&details, &manifest, &fd, &error);
         must(setrlimit(RLIMIT_NOFILE, &limit));
-        FAILS_SAYING(error, r, STREAMER_ENOMEM, "the record of a model: Too many open files");
+        FAILS_WITH(error, r, STREAMER_ELIMIT, "the record of a model: Too many open files: the daemon may open ");
 }
