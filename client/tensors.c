@@ -98,6 +98,22 @@ int streamer_tensor_count(const streamer_lease *lease, size_t *count)
         return rc;
 }
 
+int streamer_tensor_name(const streamer_lease *lease, size_t i, const char **name)
+{
+        int rc = args_lease(lease, "tensor_name") ?: args_pointer(lease->client, "tensor_name", "name", name);
+        if (rc != 0)
+                return rc;
+        const struct manifest_view *m = &lease->manifest;
+        if (i >= m->header->n_records)
+                return fail(lease->client, STREAMER_ENOENT, "no such tensor: %zu", i);
+        const struct manifest_record *r = manifest_record(m, i);
+        const char *found = manifest_text(m->strings, m->header->strings_len, r->name_off, r->name_len);
+        if (!found)
+                return fail(lease->client, STREAMER_ECORRUPT, "tensor %zu: its name is out of bounds", i);
+        *name = found;
+        return 0;
+}
+
 static int get(const streamer_lease *lease, uint64_t i, streamer_tensor *tensor)
 {
         return check_arrived(mutable(lease), i) ?: fill(lease, i, tensor);

@@ -515,6 +515,10 @@ typedef struct streamer_tensor {
 
 STREAMER_API int streamer_tensor_count(const streamer_lease *lease, size_t *count);
 
+/* The name of a tensor by index, in byte order of names; also of one that has not arrived yet. Borrowed from the lease.
+ * STREAMER_ENOENT after the last, STREAMER_ECORRUPT if its record is inconsistent. */
+STREAMER_API int streamer_tensor_name(const streamer_lease *lease, size_t i, const char **name);
+
 /* By index, in byte order of names, or by name. STREAMER_ENOENT if there is none, STREAMER_EBUSY if it has not
  * arrived yet, STREAMER_ECORRUPT if its record is inconsistent, STREAMER_EUNSUPPORTED if its dtype is newer than this
  * library. */

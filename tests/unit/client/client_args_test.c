@@ -38,6 +38,7 @@ TEST(another_null_handle_is_named)
         INVALID(streamer_model_list_get(NULL, 0, &model), "model_list_get: 'list' is NULL");
         INVALID(streamer_lease_check(NULL), "lease_check: 'lease' is NULL");
         INVALID(streamer_tensor_count(NULL, NULL), "tensor_count: 'lease' is NULL");
+        INVALID(streamer_tensor_name(NULL, 0, NULL), "tensor_name: 'lease' is NULL");
         INVALID(streamer_tensor_get(NULL, 0, &t), "tensor_get: 'lease' is NULL");
         INVALID(streamer_tensor_find(NULL, "a", &t), "tensor_find: 'lease' is NULL");
         INVALID(streamer_tensor_next(NULL, 0, &t), "tensor_next: 'lease' is NULL");

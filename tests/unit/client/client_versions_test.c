@@ -62,6 +62,17 @@ TEST(a_dtype_of_a_newer_daemon_is_named_and_the_others_are_read)
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
 }
 
+TEST(a_name_outside_the_strings_is_corrupt)
+{
+        const char *name = "unchanged";
+        m.records[0].name_off = UINT32_MAX;
+        attach(SERVE, 0);
+        FAILS(client, streamer_tensor_name(lease, 0, &name), STREAMER_ECORRUPT, "tensor 0: its name is out of bounds");
+        ck_assert_str_eq(name, "unchanged");
+        ck_assert_int_eq(streamer_tensor_name(lease, 1, &name), 0);
+        ck_assert_str_eq(name, "b");
+}
+
 TEST(larger_headers_and_items_are_stepped_over)
 {
         const char *key, *value;
@@ -73,6 +84,9 @@ TEST(larger_headers_and_items_are_stepped_over)
         ck_assert_str_eq(t.name, "b");
         ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
         ck_assert_int_eq(streamer_tensor_find(lease, "a", &t), STREAMER_EBUSY);
+        ck_assert_int_eq(streamer_tensor_name(lease, 0, &key), 0); /* which has not arrived */
+        ck_assert_str_eq(key, "a");
+        FAILS(client, streamer_tensor_name(lease, 3, &key), STREAMER_ENOENT, "no such tensor: 3");
         ck_assert_uint_eq(streamer_metadata_count(lease), 1);
         ck_assert_int_eq(streamer_has_metadata(lease), 1); /* an earlier version has no flag */
         ck_assert_int_eq(streamer_metadata_get(lease, 0, &key, &value), 0);
