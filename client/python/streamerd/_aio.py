@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ._client import Client
 from ._model import Model
-from ._open import RETRY_SECONDS, Options, Request, Source
+from ._nearest import explains_options
+from ._open import RETRY_SECONDS, Options, Request, Source, options_of
 
 if TYPE_CHECKING:
     import numpy
@@ -100,7 +101,14 @@ async def _until(client: Client, look: Callable[[], R | None], remaining: Callab
 
 
 class AsyncModel(Model[T]):
-    """A Model for asyncio: `async for name, tensor in model` and `await model.wait_async()` do not block the loop."""
+    """A Model for asyncio: the methods that end with _async do not block the event loop. Once the model is loaded, none
+    of the others does.
+
+    Example:
+        async with streamerd.aopen("/models/llama") as model:
+            async for name, tensor in model.stream_async():
+                ...
+    """
 
     async def __aenter__(self) -> AsyncModel[T]:
         return self
@@ -110,7 +118,8 @@ class AsyncModel(Model[T]):
     ) -> None:
         self.close()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[str, T]]:
+    async def stream_async(self) -> AsyncIterator[tuple[str, T]]:
+        """As stream(): each tensor once, as (name, tensor), in order of arrival."""
         i = 0
         while await self._arrives_async(i):
             yield self._pair(i)
@@ -122,32 +131,104 @@ class AsyncModel(Model[T]):
         return await _until(self._client, lambda: self._look(i, 0), lambda: None) if arrived is None else arrived
 
     async def wait_async(self) -> None:
-        """Returns when all tensors are in memory."""
+        """As wait(): returns when all tensors are in memory and the source did not change meanwhile."""
         while await self._arrives_async(len(self._arrived)):
             pass
 
 
-@overload
-async def aopen(
-    source: Source, *, framework: Literal["torch", "pt"] = ..., **options: Unpack[Options]
-) -> AsyncModel[torch.Tensor]: ...
+class Opening(Coroutine[Any, Any, AsyncModel[T]]):
+    """What aopen() returns: a coroutine whose result is the model, and a context manager that opens and closes it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, AsyncModel[T]]) -> None:
+        self._coroutine = coroutine
+        self._model: AsyncModel[T] | None = None
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *exception: Any) -> Any:
+        return self._coroutine.throw(*exception)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, AsyncModel[T]]:
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> AsyncModel[T]:
+        self._model = await self._coroutine
+        return self._model
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._model is not None
+        self._model.close()
 
 
-@overload
-async def aopen(
-    source: Source, *, framework: Literal["numpy", "np"], **options: Unpack[Options]
-) -> AsyncModel[numpy.ndarray[Any, Any]]: ...
-
-
-@overload
-async def aopen(source: Source, *, framework: str, **options: Unpack[Options]) -> AsyncModel[Any]: ...
-
-
-async def aopen(source: Source, *, framework: str = "torch", **options: Unpack[Options]) -> AsyncModel[Any]:
-    """open() for asyncio: while the daemon works, the event loop runs other tasks."""
+async def _aopen(source: Source, framework: str, options: Options) -> AsyncModel[Any]:
     request = Request(source, framework, options)
     while (started := await asyncio.to_thread(request.try_start)) is None:
         await asyncio.sleep(RETRY_SECONDS)
     client, op = started
     lease = await _until(client, lambda: request.lease(client, op, 0), request.remaining)
     return AsyncModel(client, lease, op, request.views, request.bar)
+
+
+@overload
+def aopen(
+    source: Source, *, framework: Literal["torch", "pt", "pytorch"] = ..., **options: Unpack[Options]
+) -> Opening[torch.Tensor]: ...
+
+
+@overload
+def aopen(
+    source: Source, *, framework: Literal["numpy", "np"], **options: Unpack[Options]
+) -> Opening[numpy.ndarray[Any, Any]]: ...
+
+
+@overload
+def aopen(source: Source, *, framework: str, **options: Unpack[Options]) -> Opening[Any]: ...
+
+
+@explains_options
+def aopen(
+    source: Source,
+    *,
+    framework: str = "torch",
+    name: str | None = None,
+    device: Any = None,
+    shared: bool | None = False,
+    ready: bool | None = False,
+    digest: str | None = None,
+    verify: str | None = None,
+    pin: bool | None = False,
+    wait: bool | None = False,
+    evict: bool | None = True,
+    priority: int | None = None,
+    keep_alive: float | str | None = None,
+    layout: str | None = None,
+    pattern: str | None = None,
+    socket: str | None = None,
+    autostart: bool | None = None,
+    timeout: float | str | None = None,
+    progress: bool | Callable[[int, int], None] | None = None,
+) -> Opening[Any]:
+    """open() for asyncio: while the daemon works, the event loop runs other tasks.
+
+    Args:
+        source, framework and all others: as for open().
+
+    Returns:
+        A coroutine whose result is an AsyncModel, and which is its context manager, too.
+
+    Raises:
+        What open() raises, when it is awaited or entered.
+
+    Example:
+        async with streamerd.aopen("Qwen/Qwen3-8B") as model:
+            async for name, tensor in model.stream_async():
+                ...
+    """
+    options = options_of(locals())
+    return Opening(_aopen(source, framework, options))

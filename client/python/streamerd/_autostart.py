@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import math
 import os
 import shutil
@@ -25,7 +24,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from ._client import user_socket
+from ._client import user_socket, warn
 from ._programs import environment, find_program
 from .errors import DeniedError, Error, SystemCallError, TimedOutError, UnreachableError, UnsupportedError
 
@@ -35,8 +34,6 @@ SCOPE_SECONDS = 5.0
 RUN_USER = "/run/user"
 DEFAULT_EXIT_IDLE = "30m"
 DEFAULT_KEEP_ALIVE = "15m"
-
-logger = logging.getLogger("streamerd")
 
 _T = TypeVar("_T")
 
@@ -249,7 +246,7 @@ def start(connect: Callable[[], _T], deadline: float | None = None) -> _T:
         with _usable(folder):
             pid = _spawn(command, log, end)
         connected = _wait_until(connect, pid, log, begin, end)
-    logger.warning(
+    warn(
         "started %s (pid %d, log %s); it exits when unused for %s; STREAMERD_AUTOSTART=0 disables this",
         " ".join(command[:-2]),
         pid,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import _thread
 import ctypes
 import functools
-import json
 import math
 import os
 import threading
@@ -37,7 +36,6 @@ from ._library import (
 )
 from ._option_values import flag, milliseconds
 from .errors import DeniedError, Error, TimedOutError, UnreachableError
-
 
 _T = TypeVar("_T")
 
@@ -127,6 +125,8 @@ class Client:
 
     def call(self, verb: str, **fields: Any) -> dict[str, Any]:
         """A request of docs/protocol.md, and its reply."""
+        import json
+
         for value in fields.values():
             if isinstance(value, str):
                 file_text(value)
@@ -226,13 +226,18 @@ def connect(socket: str | None = None, autostart: bool | None = None, deadline: 
         return _autostart.start(functools.partial(_connect, None, CONNECT_OWN, deadline), deadline)
 
 
+def warn(text: str, *values: object) -> None:
+    """A line of the logger "streamerd"."""
+    import logging
+
+    logging.getLogger("streamerd").warning(text, *values)
+
+
 _logged: set[str] = set()
 
 
 def log_once(text: str) -> None:
-    """One line of the logger "streamerd", once in this process."""
+    """The line once in this process."""
     if text not in _logged:
-        import logging
-
         _logged.add(text)
-        logging.getLogger("streamerd").warning("%s", text)
+        warn("%s", text)

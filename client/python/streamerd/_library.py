@@ -233,6 +233,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_metadata_count": (c_size_t, [c_void_p]),
     "streamer_metadata_get": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
     "streamer_tensor_count": (c_int, [c_void_p, POINTER(c_size_t)]),
+    "streamer_tensor_name": (c_int, [c_void_p, c_size_t, POINTER(c_char_p)]),
     "streamer_tensor_get": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
     "streamer_tensor_find": (c_int, [c_void_p, c_char_p, POINTER(Tensor)]),
     "streamer_tensor_next": (c_int, [c_void_p, c_int, POINTER(Tensor)]),

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref, c_char_p, c_size_t
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ._client import Client
 from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Tensor, failure, library, sized, text
+from ._nearest import did_you_mean
 from ._option_values import seconds
 from ._progress import ProgressBar
 from ._views import Views
@@ -39,31 +40,68 @@ class TensorInfo(NamedTuple):
     digest: str
 
 
+def not_pickled(value: object, advice: str) -> NoReturn:
+    """The error of pickle and copy."""
+    raise TypeError(
+        f"cannot pickle or copy a streamerd.{type(value).__name__.lstrip('_')}: it is this process's lease of memory "
+        f"that the daemon holds: {advice}"
+    )
+
+
 class Slice(Generic[T]):
-    """A tensor that is indexed before it is made: [0:10] gives a view of these rows."""
+    """A tensor that is indexed before it is made; get_slice() gives it.
+
+    Example:
+        rows = model.get_slice("lm_head.weight")[0:10]  # a view of ten rows
+    """
 
     def __init__(self, model: Model[T], info: TensorInfo) -> None:
         self._model = model
         self._info = info
 
     def get_shape(self) -> list[int]:
+        """The tensor's shape."""
         return list(self._info.shape)
 
     def get_dtype(self) -> str:
+        """The tensor's dtype, by its name in safetensors files, such as "BF16"."""
         return self._info.dtype
 
     def __getitem__(self, index: Any) -> T:
         tensor: Any = self._model[self._info.name]
         return tensor[index]  # type: ignore[no-any-return]
 
+    def __repr__(self) -> str:
+        info = self._info
+        return f"<streamerd.Slice {info.name!r} of {self._model.name!r}: {info.dtype} {list(info.shape)}>"
 
-class Model(Generic[T]):
-    """The tensors of a model, as views of memory that the daemon holds; made by open() and aopen().
+    def __reduce__(self) -> NoReturn:
+        not_pickled(self, "pickle what it is indexed to, which copies it")
 
-    Iteration gives (name, tensor) in order of arrival, also while the model loads; it ends when the daemon has
-    confirmed that the source did not change, and raises if the load fails. model[name] waits until that tensor has
-    arrived. A tensor stays valid as long as it is referenced, also after close(). All methods may be called from any
-    thread. In a forked child tensors stay readable, and methods raise ForkedError.
+
+class Model(Mapping[str, T]):
+    """The tensors of a model by name, as views of memory that the daemon holds; open() and aopen() make it.
+
+    A read-only mapping: its names are known at once, and model[name] waits until that tensor has arrived. stream()
+    gives all tensors in order of arrival. A tensor stays valid as long as it is referenced, also after close(). All
+    methods may be called from any thread. In a forked child tensors stay readable, and methods raise ForkedError.
+
+    Attributes:
+        name: the model's name in the daemon.
+        generation: the number of this load of it.
+
+    Raises (any method):
+        FailedError: the load failed, or the source changed while it was read.
+        LostError, RevokedError: the daemon no longer holds the model, and a tensor had not arrived.
+        InvalidError: the model is closed.
+        ForkedError: the parent process opened it.
+
+    Example:
+        with streamerd.open("/models/llama") as model:
+            for name, tensor in model.stream():  # while it loads
+                ...
+            head = model["lm_head.weight"]
+            weights = dict(model)
     """
 
     def __init__(self, client: Client, lease: Handle, op: Handle | None, views: Views[T], bar: ProgressBar) -> None:
@@ -94,12 +132,13 @@ class Model(Generic[T]):
         return lease
 
     def close(self) -> None:
-        """Ends the lease, once no tensor of the model is referenced any more. May be called again."""
+        """Ends the lease, once no tensor of the model is referenced any more. May be called again, and by `with`."""
         self._lease = self._op = None
         self._bar.close()
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called."""
         return self._lease is None
 
     def __enter__(self) -> Model[T]:
@@ -170,8 +209,15 @@ class Model(Generic[T]):
         return tensor.name.decode(), self._views.view(self._client.handle, lease, tensor)
 
     def wait(self, timeout: float | str | None = None) -> None:
-        """Returns when all tensors are in memory and the source did not change meanwhile. `timeout`: "30s", or
-        seconds."""
+        """Returns when all tensors are in memory and the source did not change meanwhile.
+
+        Args:
+            timeout: "30s", or seconds; None: no limit.
+
+        Raises:
+            TimedOutError: it is not loaded by then. The load continues.
+            FailedError: the load failed.
+        """
         limit = seconds("timeout", timeout)
         deadline = None if limit is None else time.monotonic() + limit
         while self._arrives(len(self._arrived), deadline):
@@ -189,14 +235,19 @@ class Model(Generic[T]):
             if code == 0:
                 return lease, tensor
             if code == E_NOENT:
-                raise TensorNotFoundError(f"{self.name}: there is no tensor {name!r}")
+                raise TensorNotFoundError(f"{self.name}: there is no tensor {name!r}{did_you_mean(name, self)}")
             if code != E_BUSY:
                 raise failure(code, self._client.handle)
             self._arrives(seen)
 
     # ---- tensors ----
 
-    def __iter__(self) -> Iterator[tuple[str, T]]:
+    def stream(self) -> Iterator[tuple[str, T]]:
+        """Each tensor once, as (name, tensor), in order of arrival; also while the model loads.
+
+        It ends when the daemon has confirmed that the source did not change. May be called any number of times; each
+        iteration begins with the tensor that arrived first.
+        """
         i = 0
         while self._arrives(i):
             batch = self._batch(i)
@@ -224,14 +275,21 @@ class Model(Generic[T]):
                 break  # reported in its turn
         return batch
 
-    def items(self) -> Iterator[tuple[str, T]]:
-        return iter(self)
-
     def __getitem__(self, name: str) -> T:
         lease, tensor = self._find(name)
         return self._views.view(self._client.handle, lease, tensor)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The tensor, once it has arrived; `default` if there is none of this name."""
+        return self[name] if name in self else default
+
     def get_tensor(self, name: str) -> T:
+        """model[name], under the name that safetensors gives it.
+
+        Raises:
+            TensorNotFoundError: there is none of this name. It is a KeyError, too.
+            UnsupportedError: the framework has no such dtype; raw() gives the bytes.
+        """
         return self[name]
 
     def get_slice(self, name: str) -> Slice[T]:
@@ -244,6 +302,7 @@ class Model(Generic[T]):
         return self._views.raw(self._client.handle, lease, tensor)
 
     def info(self, name: str) -> TensorInfo:
+        """A tensor's dtype, shape, size and digest, once it has arrived."""
         lease, tensor = self._find(name)
         return _info(tensor)
 
@@ -255,12 +314,23 @@ class Model(Generic[T]):
         del lease  # until here: the strings are the lease's
         return sorted(infos, key=lambda info: info.name.encode())
 
-    def keys(self) -> list[str]:
-        """The names, in byte order. Waits until the model is loaded."""
-        return [info.name for info in self.infos()]
+    def _names(self) -> list[str]:
+        """In byte order."""
+        count = len(self)
+        lease = self._held()
+        name = c_char_p()
+        names = []
+        for i in range(count):
+            self._client.check(self._library.streamer_tensor_name(lease.pointer, i, byref(name)))
+            names.append((name.value or b"").decode())
+        return names
 
-    def keys_by_offset(self) -> list[str]:
-        """The names in the order of the tensors' places in memory. Waits until the model is loaded."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def names_by_offset(self) -> list[str]:
+        """The names in the order of the tensors' places in memory, which is that of the file. Waits until the model is
+        loaded."""
         self.wait()
         lease = self._held()
         names = [tensor.name.decode() for tensor in sorted(self._arrived, key=_place)]
@@ -280,9 +350,18 @@ class Model(Generic[T]):
         code = self._library.streamer_tensor_find(lease.pointer, _utf8(name), byref(sized(Tensor)))
         return code in (0, E_BUSY)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other  # not by contents, as mappings do: those would have to be loaded
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def state_dict(self) -> dict[str, T]:
-        """All tensors by name. Waits until the model is loaded."""
-        return {name: tensor for name, tensor in self}  # dict(self) would look each name up
+        """All tensors by name, as dict(model). Waits until the model is loaded."""
+        return {name: tensor for name, tensor in self.stream()}  # dict(self) would look each name up
+
+    def __reduce__(self) -> NoReturn:
+        not_pickled(self, f"open {self.name!r} in the other process, which maps the same memory")
 
     # ---- the model ----
 

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._model import Model
-from ._open import Options, Source, open
+from ._nearest import explains_options
+from ._open import Options, Source, open, options_of
 from ._publish import load_published
 from .errors import InvalidError
 
 if TYPE_CHECKING:
-    import torch
-    from typing_extensions import Unpack
+    from torch.nn import Module
+else:
+    Module = Any  # where annotations are evaluated, torch need not be installed
 
 
 def _tie(module: Any) -> None:
@@ -23,30 +25,63 @@ def _tie(module: Any) -> None:
         tie()
 
 
-def _places(module: torch.nn.Module, names: list[str]) -> set[int]:
+def _places(module: Module, names: list[str]) -> set[int]:
     wanted = set(names)
     return {t.data_ptr() for name, t in module.state_dict(keep_vars=True).items() if name in wanted}
 
 
+@explains_options
 def load_into(
-    module: torch.nn.Module,
+    module: Module,
     source: Source | Model[Any] | None = None,
     *,
     strict: bool = True,
     key: Mapping[str, str] | None = None,
     base: Source | None = None,
-    **options: Unpack[Options],
+    name: str | None = None,
+    device: Any = None,
+    shared: bool | None = False,
+    ready: bool | None = False,
+    digest: str | None = None,
+    verify: str | None = None,
+    pin: bool | None = False,
+    wait: bool | None = False,
+    evict: bool | None = True,
+    priority: int | None = None,
+    keep_alive: float | str | None = None,
+    layout: str | None = None,
+    pattern: str | None = None,
+    socket: str | None = None,
+    autostart: bool | None = None,
+    timeout: float | str | None = None,
+    progress: bool | Callable[[int, int], None] | None = None,
 ) -> tuple[list[str], list[str]]:
     """Makes the resident tensors the parameters and buffers of a module, without a copy.
 
-    `key`: `source` is the name of a model that publish() made with this key and base. The module may be on the meta
-    device; all its tensors, buffers that are no part of the state included, become the published ones.
-
-    `source`: as for open(), or an open model; None: the module's name_or_path, which models of transformers have.
     The parameters take the checkpoint's dtype and device, and a write to one stays in this process (copy-on-write).
-    Returns the names that are missing in the checkpoint, and the names that the module lacks. `strict`: raises
-    InvalidError if there are any, or if a parameter or buffer is left on the meta device.
+
+    Args:
+        module: any torch module; it may be on the meta device.
+        source: as for open(), or an open model; None: the module's name_or_path, which models of transformers have.
+        strict: raise if names are missing on one side, or a parameter or buffer is left on the meta device.
+        key: `source` is the name of a model that publish() made with this key and base. All tensors of the module,
+            buffers that are no part of the state included, become the published ones.
+        base: the source that publish() was given.
+        name, device and all others: as for open(). With `key`: device, timeout, socket and autostart alone.
+
+    Returns:
+        The names that are missing in the checkpoint, and the names that the module lacks.
+
+    Raises:
+        InvalidError: `strict` is not met, or the key or the module differs from what was published: the text names
+            each difference.
+        What open() raises.
+
+    Example:
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        streamerd.load_into(model, "/models/llama")
     """
+    options = options_of(locals())
     if source is None:
         source = str(getattr(module, "name_or_path", ""))
         if not source:
@@ -76,15 +111,15 @@ def _name_of(source: Source | Model[Any]) -> str:
 
 
 def _of_published(options: Options) -> dict[str, Any]:
-    """The options that a published model has."""
+    """The options that a published model has. Of the others, None and False, and True for evict, are the defaults."""
     known = ("device", "timeout", "socket", "autostart")
-    unknown = [option for option in options if option not in known]
+    unknown = [o for o, value in options.items() if o not in known and value not in (None, o == "evict")]
     if unknown:
         raise InvalidError(f"load_into: a published model has no option {', '.join(unknown)}")
-    return dict(options)
+    return {option: options.get(option) for option in known}
 
 
-def _require_complete(module: torch.nn.Module, missing: list[str], unexpected: list[str]) -> None:
+def _require_complete(module: Module, missing: list[str], unexpected: list[str]) -> None:
     if missing or unexpected:
         raise InvalidError(f"load_into: missing in the checkpoint: {missing}; not in the module: {unexpected}")
     tensors = [*module.named_parameters(), *module.named_buffers()]

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import byref, c_char_p, pointer
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
-from ._client import Client, connect, interruptibly
+from ._client import Client, connect, interruptibly, warn
 from ._library import (
     ATTACH_PRIVATE,
     ATTACH_READY,
@@ -33,6 +32,7 @@ from ._library import (
     text,
 )
 from ._model import SLICE_MS, Model
+from ._nearest import explains_options
 from ._option_values import KEEP_ALIVE_MS_MAX, flag, milliseconds, seconds
 from ._progress import ProgressBar
 from ._source import explain_missing, is_local, without_links
@@ -62,8 +62,6 @@ ADMISSION_LOG_SECONDS = 5.0
 
 # Of one connection at once: fewer than limits.requests_per_client.
 OPENINGS = 32
-
-logger = logging.getLogger("streamerd")
 
 _BUDGET = "to give the daemon more, set STREAMERD_HOST_BUDGET (50%) and end it: streamerctl shutdown"
 
@@ -111,26 +109,30 @@ def _is_set(options: Options, option: str) -> bool:
 
 
 class Options(TypedDict, total=False):
-    """Keywords of open() and aopen()."""
+    """Keywords of open(), which documents them, of aopen() and of load_into(): for functions that pass them on."""
 
-    name: str | None  # the model's name; None: derived from the source
-    device: Any  # "cpu" (or "host"), "cuda:0", a torch.device; None: the only one, the host of the user's own daemon
-    shared: bool  # map host memory read-only and shared, not copy-on-write: a write to a tensor kills the process
-    ready: bool  # return when the whole model is loaded, not when its first tensor can be waited for
-    digest: str | None  # the 32 hexadecimal digits that the model must have; implies `ready`
-    verify: str | None  # "sha256": compare the files with their published checksums
-    pin: bool  # never evict the model, and do not let it expire
-    wait: bool  # wait for memory that is in use, instead of failing
-    evict: bool  # False: evict no other model
-    priority: int  # 1 to 10000: share of the reader among loads
-    keep_alive: float | str | None  # "30m", "1.5h", "1d", or seconds, without a lease: then the daemon unloads the model
-    layout: str | None  # "rank": the files of ranks, as `pattern` says
+    name: str | None
+    device: Any
+    shared: bool | None
+    ready: bool | None
+    digest: str | None
+    verify: str | None
+    pin: bool | None
+    wait: bool | None
+    evict: bool | None
+    priority: int | None
+    keep_alive: float | str | None
+    layout: str | None
     pattern: str | None
-    socket: str | None  # the daemon's socket; None: $STREAMERD_SOCKET, the system's daemon, the user's own
-    autostart: bool | None  # start a daemon if none answers; None: unless STREAMERD_AUTOSTART=0
-    timeout: float | str | None  # "30s", or seconds; the load continues afterwards
-    # A progress bar; None: on a terminal; or a function of the bytes done and in total, called while this waits.
+    socket: str | None
+    autostart: bool | None
+    timeout: float | str | None
     progress: bool | Callable[[int, int], None] | None
+
+
+def options_of(arguments: Mapping[str, Any]) -> Options:
+    """The options among a function's arguments, which are its locals()."""
+    return cast(Options, {option: arguments[option] for option in Options.__annotations__})
 
 
 def _is_under_way(op: Handle | None) -> bool:
@@ -141,9 +143,6 @@ class Request:
     """What open() asks for, as the library's structs. The structs borrow from this object."""
 
     def __init__(self, source: Source, framework: str, options: Options) -> None:
-        unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"open() has no option {', '.join(sorted(unknown))}")
         text(os.fspath(source))  # before anything is looked for; requests are UTF-8
         self.source = os.path.expanduser(os.fspath(source))
         self.views: Views[Any] = views_of(framework)
@@ -191,7 +190,7 @@ class Request:
             self._refused_since = now
         if not self._refusal_logged and now - self._refused_since >= ADMISSION_LOG_SECONDS:
             self._refusal_logged = True
-            logger.warning("%s: waits until the daemon admits another load: %s", self.source, why)
+            warn("%s: waits until the daemon admits another load: %s", self.source, why)
 
     def _start_on(self, client: Client) -> Handle | None:
         """None where the daemon does not admit the request yet: as many loads run, or requests wait, as its limits
@@ -267,6 +266,17 @@ class Request:
             time.sleep(RETRY_SECONDS)
         return started
 
+    def dry_run(self) -> None:
+        """Raises what the load would: the daemon reads the headers, and nothing is loaded."""
+        client = self.connect()
+        source = self.source if "://" in self.source else os.path.abspath(self.source)
+        if client.own:
+            source = without_links(source)[0]
+        fields: dict[str, Any] = {"source": source, "dry_run": True}
+        if self._load.n_devices or client.own:
+            fields["devices"] = [os.fsdecode(self._devices[0] or b"")]
+        client.call("load", **fields)
+
     def lease(self, client: Client, op: Handle, slice_ms: int) -> Handle | None:
         """The operation's lease, or None while the model cannot be attached to yet."""
         lease = Handle(LEASE)
@@ -303,7 +313,7 @@ def finish(request: Request, client: Client, op: Handle) -> Model[Any]:
 
 @overload
 def open(
-    source: Source, *, framework: Literal["torch", "pt"] = ..., **options: Unpack[Options]
+    source: Source, *, framework: Literal["torch", "pt", "pytorch"] = ..., **options: Unpack[Options]
 ) -> Model[torch.Tensor]: ...
 
 
@@ -317,12 +327,72 @@ def open(
 def open(source: Source, *, framework: str, **options: Unpack[Options]) -> Model[Any]: ...
 
 
-def open(source: Source, *, framework: str = "torch", **options: Unpack[Options]) -> Model[Any]:
+@explains_options
+def open(
+    source: Source,
+    *,
+    framework: str = "torch",
+    name: str | None = None,
+    device: Any = None,
+    shared: bool | None = False,
+    ready: bool | None = False,
+    digest: str | None = None,
+    verify: str | None = None,
+    pin: bool | None = False,
+    wait: bool | None = False,
+    evict: bool | None = True,
+    priority: int | None = None,
+    keep_alive: float | str | None = None,
+    layout: str | None = None,
+    pattern: str | None = None,
+    socket: str | None = None,
+    autostart: bool | None = None,
+    timeout: float | str | None = None,
+    progress: bool | Callable[[int, int], None] | None = None,
+) -> Model[Any]:
     """Loads a model into the daemon, if it is not resident, and attaches to it.
 
-    `source` is a path, an org/name[@rev] in the Hugging Face cache, a URL (s3://, https://, hf://), or the name of a
-    resident model. Returns as soon as tensors can arrive. Options lists the other keywords. Raises the types of
-    streamerd.errors. Ctrl-C and a timeout release what the call has made; the daemon continues the load.
+    Returns as soon as tensors can arrive. Ctrl-C and a timeout release what the call has made; the daemon continues the
+    load.
+
+    Args:
+        source: a path, an org/name[@rev] in the Hugging Face cache, a URL (s3://, https://, hf://), or the name of a
+            resident model.
+        framework: "torch" ("pt", "pytorch") or "numpy" ("np"): what the tensors are.
+        name: the model's name in the daemon; None: derived from the source.
+        device: "cpu" (or "host"), "cuda:0", a torch.device; None: the daemon's only one, or the host of the user's own.
+        shared: map host memory read-only and shared, not copy-on-write: a write to a tensor kills the process.
+        ready: return when the whole model is loaded, not when its first tensor can be waited for.
+        digest: the 32 hexadecimal digits that the model must have; implies `ready`.
+        verify: "sha256": compare the files with their published checksums.
+        pin: never evict the model, and do not let it expire.
+        wait: wait for memory that is in use, instead of failing.
+        evict: False: evict no other model.
+        priority: 1 to 10000: share of the reader among loads; None: 100.
+        keep_alive: "30m", "1.5h", "1d", or seconds, without a lease: then the daemon unloads the model.
+        layout: "rank": the files of ranks, as `pattern` says.
+        pattern: the files' names, with {rank}.
+        socket: the daemon's socket; None: $STREAMERD_SOCKET, the system's daemon, the user's own.
+        autostart: start a daemon if none answers; None: unless STREAMERD_AUTOSTART=0.
+        timeout: "30s", or seconds: with connecting, and starting a daemon; None: no limit.
+        progress: a progress bar; None: on a terminal; or a function of the bytes done and in total, which is called
+            while this waits.
+
+    Raises:
+        NotFoundError: nothing of that name. It is a FileNotFoundError, too.
+        InvalidError: an option's value is none that it can have. It is a ValueError, too.
+        FailedError: a damaged file, an I/O error, a path outside the daemon's roots.
+        OutOfMemoryError: the model does not fit the device's budget, or this process.
+        TimedOutError: not done by `timeout`.
+        DigestError: the model has another digest.
+        UnreachableError: no daemon answers, and none can be started.
+        DeniedError, LimitError, UnsupportedError, SystemCallError: as streamerd.errors says.
+
+    Example:
+        with streamerd.open("Qwen/Qwen3-8B", device="cpu") as model:
+            for name, tensor in model.stream():
+                ...
     """
+    options = options_of(locals())
     request = Request(source, framework, options)
     return finish(request, *request.start())

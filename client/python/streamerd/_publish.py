@@ -40,8 +40,11 @@ from .errors import InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
+    from torch.nn import Module
 
     Parts = list[tuple[str, torch.nn.Module]]
+else:
+    Module = Any  # where annotations are evaluated, torch need not be installed
 
 _CLASSES = "classes"  # the attribute that has the class of each module
 _CHUNK = 16 << 20
@@ -250,7 +253,7 @@ def _copy(target: Memory, source: int) -> None:
 
 
 def publish(
-    module: torch.nn.Module,
+    module: Module,
     name: str,
     *,
     key: Mapping[str, str],
@@ -262,14 +265,30 @@ def publish(
 ) -> None:
     """Publishes the tensors of a module under `name`, and lets the module use the resident memory.
 
-    `key`: all that the tensors depend on besides the base, as texts; load_into() must give the same. `base`: the source
-    that they were made from, or the name of a resident model; the published model is out of date once its files have
-    changed. `device`: as for open(); None: where the module is. Where another process has published this name with
-    this key and base already, the module takes those tensors.
+    Returns when the model exists. Where another process has published this name with this key and base already, the
+    module takes those tensors. The memory is copy-on-write: a later write of this process reaches no other one. If it
+    fails the module is as before.
 
-    Returns when the model exists. The memory is copy-on-write: a later write of this process reaches no other one. If
-    it fails the module is as before. `timeout`: seconds until the base is examined, and another process that publishes
-    the same has finished.
+    Args:
+        module: any torch module.
+        name: the model's name in the daemon.
+        key: all that the tensors depend on besides the base, as texts; load_into() must give the same.
+        base: the source that they were made from, or the name of a resident model; the published model is out of date
+            once its files have changed.
+        device: as for open(); None: where the module is.
+        timeout: "30s", or seconds, until the base is examined, and another process that publishes the same has
+            finished.
+        socket, autostart: as for open().
+
+    Raises:
+        InvalidError: the module or the key differs from what was published: the text names each difference.
+        UnsupportedError: a tensor has no plain memory, as sparse and quantised ones.
+        TimedOutError: not done by `timeout`.
+        What open() raises.
+
+    Example:
+        model = quantise(load("/models/llama"))
+        streamerd.publish(model, "llama-int8", key={"method": "int8"}, base="/models/llama")
     """
     client = connect(socket, autostart)
     parts = parts_of(module)

@@ -8,10 +8,10 @@ import operator
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ._library import file_text
-from ._model import Model, Slice, TensorInfo
+from ._model import Model, Slice, TensorInfo, not_pickled
 from ._open import Options, Request, Source, device_name, finish
 from ._placement import Copies, placement
 from .errors import Error, InvalidError, NotFoundError, TensorNotFoundError, also
@@ -108,9 +108,26 @@ def _checked_part(part: Any, size: int, info: TensorInfo) -> Any:
 
 
 class safe_open:
-    """Opens a file through the daemon; has the calls of safetensors.safe_open. `backend` has no effect."""
+    """Opens a file through the daemon; has the calls of safetensors.safe_open.
+
+    Args:
+        filename: a path or a URL.
+        framework: "pt" ("torch", "pytorch") or "np" ("numpy").
+        device: "cpu" or a GPU. Where the daemon has only the host, torch copies tensors to the GPU.
+        backend: one of safetensors' words; it has no effect.
+
+    Raises:
+        FileNotFoundError: no such file.
+        Error: as open(); also a safetensors.SafetensorError, where that package is installed.
+
+    Example:
+        with streamerd.safe_open("model.safetensors", framework="pt") as f:
+            for name in f.keys():
+                tensor = f.get_tensor(name)
+    """
 
     def __init__(self, filename: Source, framework: str, device: Any = "cpu", *, backend: str = "mmap") -> None:
+        _own_errors(lambda: _check_backend(backend))
         file_text(filename)
         if "://" not in os.fspath(filename) and not os.path.exists(filename):
             raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
@@ -125,25 +142,40 @@ class safe_open:
     ) -> None:
         self._model.close()
 
+    def __reduce__(self) -> NoReturn:
+        not_pickled(self, "open the file in the other process, which maps the same memory")
+
     def keys(self) -> list[str]:
-        return _own_errors(self._model.keys)
+        """The names, in byte order."""
+        return _own_errors(lambda: list(self._model))
 
     def offset_keys(self) -> list[str]:
         """The names in the order of the tensors' places in memory, which is that of the file, empty tensors included."""
-        return _own_errors(self._model.keys_by_offset)
+        return _own_errors(self._model.names_by_offset)
 
     def metadata(self) -> dict[str, str] | None:
         """None if the file has no `__metadata__`."""
         return _own_errors(lambda: self._model.metadata if self._model.has_metadata else None)
 
     def get_tensor(self, name: str) -> Any:
+        """A tensor; TensorNotFoundError if there is none of this name."""
         return _own_errors(lambda: self._model[name])
 
     def get_tensors(self) -> dict[str, Any]:
+        """All tensors by name."""
         return _own_errors(self._model.state_dict)
 
     def get_slice(self, name: str) -> Slice[Any]:
+        """A tensor, to be indexed."""
         return self._slice(self._model, _own_errors(lambda: self._model.info(name)))
+
+
+_BACKENDS = ("mmap", "pread", "read_file")  # of safetensors, in one version or another
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in _BACKENDS:
+        raise InvalidError(f"backend {backend!r} is invalid: use one of {', '.join(_BACKENDS)}")
 
 
 def _open(filename: Source, framework: str, device: Any) -> Model[Any]:
@@ -158,6 +190,16 @@ def _open(filename: Source, framework: str, device: Any) -> Model[Any]:
 
 
 def load_file(filename: Source, device: Any = "cpu", *, backend: str = "mmap", framework: str = "pt") -> dict[str, Any]:
-    """All tensors of a file by name, as safetensors.torch.load_file; framework="np": safetensors.numpy.load_file."""
+    """All tensors of a file by name, as safetensors.torch.load_file; framework="np": safetensors.numpy.load_file.
+
+    Args:
+        filename, device, backend, framework: as for safe_open().
+
+    Raises:
+        What safe_open() raises.
+
+    Example:
+        model.load_state_dict(streamerd.load_file("model.safetensors"))
+    """
     with safe_open(filename, framework, device, backend=backend) as file:
         return file.get_tensors()

@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from ctypes import c_char_p
 
-from ._library import file_text, library
+from ._nearest import nearest
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@.+)?", re.ASCII)
 
@@ -63,20 +62,10 @@ def without_links(source: str) -> tuple[str, str | None]:
 
 # ---- what was meant ----
 
-_COMPARED = 500
-
-
-def _near(name: str, names: Iterable[str]) -> str | None:
-    """The first of the names that differs least, by the library's rule."""
-    others = [os.fsencode(other) for other in list(names)[:_COMPARED]]
-    found = library().streamer_nearest(file_text(name), (c_char_p * len(others))(*others), len(others))
-    return None if found is None else os.fsdecode(found)
-
-
 def _near_file(source: str) -> str | None:
     folder, name = os.path.split(source)
     try:
-        found = _near(name, (other for other in os.listdir(folder or ".") if not other.startswith(".")))
+        found = nearest(name, (other for other in os.listdir(folder or ".") if not other.startswith(".")))
     except OSError:
         return None
     return found and os.path.join(folder, found)
@@ -93,11 +82,11 @@ def _hub_models() -> list[str]:
 def explain_missing(source: str, resident: Iterable[str]) -> str:
     """Where a source that is neither a URL nor a path was looked for, and what is named almost so."""
     looked = [f"no file {os.path.abspath(source)}", "no resident model of that name"]
-    near = [_near_file(source), _near(source, resident)]
+    near = [_near_file(source), nearest(source, resident)]
     advice = "a path begins with / or ./"
     if _HUB_ID.fullmatch(source):
         looked.insert(1, f"no such model in the Hugging Face cache {_hub_cache()}")
-        near.insert(1, _near(source.partition("@")[0], _hub_models()))
+        near.insert(1, nearest(source.partition("@")[0], _hub_models()))
         advice += f", and hf://{source} is read from the Hub"
     meant = next((f"; did you mean {name!r}?" for name in near if name), "")
     return f"{source}: {', '.join(looked)}{meant} ({advice})"

@@ -177,6 +177,7 @@ class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
 _FRAMEWORKS: dict[str, type[TorchViews] | type[NumpyViews]] = {
     "torch": TorchViews,
     "pt": TorchViews,
+    "pytorch": TorchViews,
     "numpy": NumpyViews,
     "np": NumpyViews,
 }

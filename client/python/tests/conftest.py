@@ -15,6 +15,7 @@ import pytest
 from slow_server import SlowServer
 
 import streamerd
+import streamerd._client
 from streamerd._library import CONNECT_OWN
 from streamerd._programs import find_program
 

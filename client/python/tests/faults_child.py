@@ -47,7 +47,7 @@ def connects() -> list[bytes]:
 
 def reads(path: str) -> list[bytes]:
     with streamerd.open(path, framework="numpy", timeout=SECONDS) as model:
-        return [array.tobytes() for _, array in sorted(model)]
+        return [array.tobytes() for _, array in sorted(model.stream())]
 
 
 def fetches(path: str) -> list[bytes]:

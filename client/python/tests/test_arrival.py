@@ -25,14 +25,14 @@ MEBIBYTE = [("a", "U8", [1 << 20]), ("b", "U8", [1 << 20]), ("c", "U8", [1 << 20
 def test_tensors_come_in_order_of_arrival(daemon: Daemon, slow_server: SlowServer) -> None:
     url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
     with streamerd.open(url) as model:
-        tensors = iter(model)
+        tensors = model.stream()
         slow_server.wait_until_held()
         assert len(model) == 3 and "c" in model
         with pytest.raises(streamerd.TimedOutError, match="the load continues"):
             model.wait(timeout=0.2)
         slow_server.release()
         assert {name for name, _ in tensors} == {"a", "b", "c"}
-        assert [name for name, _ in model] == [name for name, _ in model]
+        assert [name for name, _ in model.stream()] == [name for name, _ in model.stream()]
 
 
 def test_a_tensor_by_name_waits_for_its_arrival(daemon: Daemon, slow_server: SlowServer) -> None:
@@ -64,7 +64,7 @@ def test_the_event_loop_runs_while_a_model_loads(daemon: Daemon, slow_server: Sl
             assert not done
             slow_server.release()
             await waiting
-            return sorted([name async for name, _ in model])
+            return sorted([name async for name, _ in model.stream_async()])
 
     assert asyncio.run(use()) == ["a", "b", "c"]
     eventually(lambda: not daemon.leases())
@@ -179,7 +179,7 @@ def test_no_such_things(folder: Path, daemon: Daemon) -> None:
 
 
 def test_wrong_arguments(folder: Path, daemon: Daemon) -> None:
-    with pytest.raises(TypeError, match="no option devise"):
+    with pytest.raises(TypeError, match="no option 'devise'; did you mean 'device'"):
         streamerd.open("m", devise="cpu")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="use 'torch' or 'numpy'"):
         streamerd.open("m", framework="jax")
@@ -211,13 +211,13 @@ def test_what_was_looked_for_and_what_was_meant(
 
 def test_names_differ_as_the_library_says() -> None:
     """The rule of the library."""
-    from streamerd._source import _near
+    from streamerd._nearest import nearest
 
-    assert _near("ab", ["abc", "xb"]) is None
-    assert _near("witnes", ["other", "witness"]) == "witness"
-    assert _near("modle.safetensors", ["x", "model"]) == "model"
-    assert _near("model", []) is None
-    assert _near("x" * 100, ["x" * 100]) is None
+    assert nearest("ab", ["abc", "xb"]) is None
+    assert nearest("witnes", ["other", "witness"]) == "witness"
+    assert nearest("modle.safetensors", ["x", "model"]) == "model"
+    assert nearest("model", []) is None
+    assert nearest("x" * 100, ["x" * 100]) is None
 
 
 @pytest.mark.parametrize(
@@ -311,12 +311,13 @@ def test_a_failed_load_is_reported_to_the_iterator(daemon: Daemon, slow_server: 
         slow_server.wait_until_held()
         daemon.ctl("cancel", "m")
         with pytest.raises(streamerd.CancelledError):
-            list(model)
+            list(model.stream())
 
 
 def test_the_types_of_errors_are_the_table_in_the_docs() -> None:
     page = Path(__file__).parents[3] / "docs" / "errors.md"
     rows = [line.split("|") for line in page.read_text().splitlines() if "`STREAMER_E" in line and line.startswith("|")]
     codes = {int(row[3]) for row in rows} - {-9}
-    kinds = [kind for kind in vars(streamerd).values() if isinstance(kind, type) and issubclass(kind, streamerd.Error)]
+    names = (getattr(streamerd, name) for name in streamerd.__all__)
+    kinds = [kind for kind in names if isinstance(kind, type) and issubclass(kind, streamerd.Error)]
     assert {kind.code for kind in kinds} - {0} == codes

@@ -362,7 +362,7 @@ def test_a_hundred_tasks_open_at_once(folder: Path) -> None:
 
     async def use(i: int) -> int:
         async with await streamerd.aopen(folder / f"{i}.safetensors", framework="numpy") as model:
-            return len([name async for name, _ in model])
+            return len([name async for name, _ in model.stream_async()])
 
     async def use_all() -> list[int]:
         return await asyncio.gather(*(use(i) for i in range(100)))

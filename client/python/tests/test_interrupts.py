@@ -67,7 +67,7 @@ def test_an_interrupted_iteration_loses_no_tensor(folder: Path, daemon: Daemon, 
                 break
             except KeyboardInterrupt:
                 pass
-        assert sorted(name for name, _ in model) == [f"layer.{i}.weight" for i in range(8)]
+        assert sorted(name for name, _ in model.stream()) == [f"layer.{i}.weight" for i in range(8)]
 
 
 def test_a_shortage_of_descriptors_passes(folder: Path, daemon: Daemon) -> None:
@@ -112,7 +112,7 @@ def test_a_hundred_tasks_and_threads_open_at_once(
     async def use(i: int) -> int:
         path = folder / f"{i}.safetensors"
         async with await streamerd.aopen(path, framework="numpy") as model:
-            return len([name async for name, _ in model])
+            return len([name async for name, _ in model.stream_async()])
 
     async def use_all() -> list[int]:
         return await asyncio.gather(*(use(i) for i in range(100)))

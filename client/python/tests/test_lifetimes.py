@@ -40,7 +40,7 @@ def test_the_lease_ends_with_the_model_and_its_last_tensor(file: Path, daemon: D
 
 def test_a_model_that_is_dropped_ends_its_lease(file: Path, daemon: Daemon) -> None:
     model = streamerd.open(file)
-    iterator = iter(model)
+    iterator = model.stream()
     next(iterator)
     del model, iterator
     eventually(lambda: not daemon.leases())
@@ -51,7 +51,7 @@ def test_a_closed_model_says_so(file: Path) -> None:
     model.close()
     model.close()
     assert model.closed
-    for call in (model.keys, model.check, lambda: model["layer.0.weight"], lambda: next(iter(model))):
+    for call in (lambda: list(model), model.check, lambda: model["layer.0.weight"], lambda: next(model.stream())):
         with pytest.raises(streamerd.InvalidError, match="m: the model is closed"):
             call()
 
@@ -96,7 +96,7 @@ def test_a_forked_child_reads_tensors_and_opens_models_of_its_own(file: Path, da
     def child() -> None:
         assert torch.equal(tensor, values)
         with pytest.raises(streamerd.ForkedError, match="opened by the parent process"):
-            model.keys()
+            list(model)
         assert repr(model) == "<streamerd.Model 'm', opened by the parent process>"
         model.close()
         with streamerd.open(file) as own:
@@ -139,7 +139,7 @@ def test_closing_while_others_read_is_no_use_after_free(file: Path) -> None:
 def _read_until_closed(model: streamerd.Model[torch.Tensor]) -> None:
     try:
         while True:
-            for _, tensor in model:
+            for _, tensor in model.stream():
                 tensor.sum()
     except streamerd.InvalidError:
         pass
@@ -152,7 +152,7 @@ def resident() -> int:
 def test_a_thousand_opens_leave_nothing(file: Path, daemon: Daemon) -> None:
     def open_once() -> None:
         with streamerd.open(file) as model:
-            assert sum(tensor.numel() for _, tensor in model) == 4 * 32
+            assert sum(tensor.numel() for _, tensor in model.stream()) == 4 * 32
 
     for _ in range(100):
         open_once()

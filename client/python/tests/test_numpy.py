@@ -33,7 +33,7 @@ def test_arrays_have_the_bytes_and_types_of_the_file(folder: Path, daemon: Daemo
 def test_raw_bytes_are_those_of_the_file(folder: Path, daemon: Daemon) -> None:
     contents = write(folder / "m.safetensors", every_dtype([4, 8]))
     with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
-        assert {name: model.raw(name).tobytes() for name in model.keys()} == contents
+        assert {name: model.raw(name).tobytes() for name in model} == contents
 
 
 def test_arrays_are_read_only_and_outlive_the_model(folder: Path, daemon: Daemon) -> None:

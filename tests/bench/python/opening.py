@@ -59,7 +59,7 @@ def measure(what: str, path: str) -> float:
 
     def ours(touched: bool = False, shared: bool = False) -> Any:
         models.append(streamerd.open(path, device="cpu", shared=shared, progress=False))
-        tensors = {name: tensor for name, tensor in models[0]}
+        tensors = {name: tensor for name, tensor in models[0].stream()}
         if touched:
             for tensor in tensors.values():
                 touch(tensor)
@@ -74,7 +74,7 @@ def measure(what: str, path: str) -> float:
         return tensors
 
     def again() -> Any:
-        return {name: tensor for name, tensor in models[0]}
+        return {name: tensor for name, tensor in models[0].stream()}
 
     if what == "open alone":
         return timed(lambda: models.append(streamerd.open(path, device="cpu", progress=False)))

@@ -62,7 +62,7 @@ def streamerd(path: str, socket: str) -> Tensors:
     import streamerd
 
     with streamerd.open(path, socket=socket, device="cpu", name="model", progress=False) as model:
-        yield from model
+        yield from model.stream()
 
 
 LOADERS = {f.__name__: f for f in (safetensors, runai, tensorizer, streamerd)}

@@ -95,5 +95,5 @@ class StreamerdLoader(DefaultModelLoader):
     ) -> Generator[tuple[str, torch.Tensor], None, None]:
         with ExitStack() as stack:
             for resident in self._opened(stack, source):
-                for name, tensor in resident:
+                for name, tensor in resident.stream():
                     yield prefix + name, tensor

@@ -52,7 +52,6 @@ from vllm.platforms import current_platform
 
 import streamerd
 from streamerd._client import Client, connect
-from streamerd._model import size_text
 from streamerd._engines.interface import lacks
 from streamerd._engines.options import AUTO, LoadLog, Options
 from streamerd._engines.sources import (
@@ -71,8 +70,9 @@ from streamerd._engines.sources import (
     sources_of_weights,
 )
 from streamerd._engines.vllm_aliases import Aliases
-from streamerd._engines.vllm_loaded import Loaded, MissingWeights
 from streamerd._engines.vllm_interface import PUBLISH
+from streamerd._engines.vllm_loaded import Loaded, MissingWeights
+from streamerd._model import size_text
 
 logger = init_logger("vllm.streamerd")
 
@@ -532,7 +532,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         for resident in residents:
             if shared is not None:
                 shared.renew()
-            for name, tensor in self._feed(resident):
+            for name, tensor in self._feed(resident.stream()):
                 if shared is not None:
                     shared.offer(tensor)
                 yield prefix + name, tensor
@@ -595,7 +595,7 @@ class StreamerdShardedLoader(_Loader):
             if aliases is not None:
                 aliases.renew()
             with resident:
-                for name, tensor in self._feed(resident):
+                for name, tensor in self._feed(resident.stream()):
                     target = missing.pop(name, None)
                     if target is None:
                         raise ValueError(

@@ -43,12 +43,12 @@ from vllm.utils.torch_utils import set_default_torch_dtype
 import streamerd
 from streamerd import _publish
 from streamerd._client import Client, connect
+from streamerd._engines.options import AUTO, Options
+from streamerd._engines.sources import HUB
 from streamerd._open import device_name
 from streamerd._publication import CLONE, Found, Publication, Published, find
 from streamerd._source import without_links
 from streamerd._views import TorchViews
-from streamerd._engines.options import AUTO, Options
-from streamerd._engines.sources import HUB
 
 # Architectures whose post-processing was compared, tensor by tensor and attribute by attribute (docs/publish.md).
 KNOWN = (
