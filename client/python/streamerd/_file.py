@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A safetensors file of what is resident."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any
+
+from ._model import Model
+
+SUFFIX = ".safetensors"
+
+
+def _header(model: Model[Any], names: list[str], size: int | None) -> bytes:
+    """With the tensors in their order; padded to the file's size, so that it is that of the original."""
+    entries: dict[str, Any] = {"__metadata__": model.metadata} if model.has_metadata else {}
+    end = 0
+    for name in names:
+        info = model.info(name)
+        entries[name] = {"dtype": info.dtype, "shape": info.shape, "data_offsets": [end, end + info.nbytes]}
+        end += info.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    padded = max(len(text) + -len(text) % 8, 0 if size is None else size - end - 8)
+    return padded.to_bytes(8, "little") + text.ljust(padded)
+
+
+def write_file(model: Model[Any], path: str, size: int | None = None) -> None:
+    """Writes a model of the host device; a failure leaves no file. `size`: of the original."""
+    model.wait()
+    names = model.names_by_offset()
+    part = f"{path}.part"
+    try:
+        with open(part, "wb") as f:
+            f.write(_header(model, names, size))
+            for name in names:
+                lease, tensor = model._find(name)
+                if tensor.bytes > 0:
+                    f.write((ctypes.c_ubyte * tensor.bytes).from_address(tensor.data))
+                del lease  # until here: the memory is the lease's
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
