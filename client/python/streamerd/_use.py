@@ -4,12 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from . import _safetensors
+from ._client import warn
+from .errors import (
+    DeniedError,
+    Error,
+    FailedError,
+    InvalidError,
+    LimitError,
+    NotFoundError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 
 # Packages that bind safetensors' functions in modules of their own.
 PACKAGES = ("safetensors", "transformers", "diffusers", "accelerate", "huggingface_hub", "peft")
@@ -18,12 +30,49 @@ _lock = threading.Lock()
 _users = 0
 
 
-def _load_file(filename: Any, device: Any = "cpu", **options: Any) -> dict[str, Any]:
-    return _safetensors.load_file(filename, device, **options)
+# The daemon does not serve a file: it may not read it, does not see it, has no memory left for it, or lacks its device.
+_REFUSALS = (DeniedError, InvalidError, LimitError, NotFoundError, OutOfMemoryError, UnsupportedError)
+
+_logged: set[type] = set()
+
+
+def _is_refused(error: Error) -> bool:
+    return isinstance(error, _REFUSALS) or (isinstance(error, FailedError) and "outside the roots" in str(error))
+
+
+def _log(error: Error, filename: Any) -> None:
+    kind = type(error)
+    if kind not in _logged:
+        _logged.add(kind)
+        warn("safetensors reads %s, and what else is refused so: %s", os.fspath(filename), error)
 
 
 class _safe_open(_safetensors.safe_open):
-    """Is not streamerd.safe_open itself, which others may have imported, and which stays as it is."""
+    """Ours; or safetensors' own, where the daemon does not serve the file: what works without use() works with it.
+
+    It is not streamerd.safe_open itself, which others may have imported, and which stays as it is.
+    """
+
+    _theirs: Any = None
+
+    def __new__(cls, filename: Any, framework: str, device: Any = "cpu", **options: Any) -> Any:
+        made = super().__new__(cls)
+        try:
+            _safetensors.safe_open.__init__(made, filename, framework, device, **options)
+        except Error as e:
+            if not _is_refused(e):
+                raise
+            _log(e, filename)
+            return cls._theirs(filename, framework, device, **options)
+        return made
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        pass  # by __new__()
+
+
+def _load_file(filename: Any, device: Any = "cpu", **options: Any) -> dict[str, Any]:
+    with _safe_open(filename, "pt", device, **options) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}
 
 
 def _replacements() -> dict[int, tuple[Any, Any]]:
@@ -31,6 +80,7 @@ def _replacements() -> dict[int, tuple[Any, Any]]:
     import safetensors
     import safetensors.torch
 
+    _safe_open._theirs = safetensors.safe_open
     pairs = [(safetensors.safe_open, _safe_open), (safetensors.torch.load_file, _load_file)]
     return {id(theirs): (theirs, ours) for theirs, ours in pairs}
 
@@ -54,7 +104,18 @@ def use() -> Iterator[None]:
 
     safetensors' safe_open() and torch.load_file() are replaced wherever these packages have them, in all threads.
     A checkpoint's files stay resident, each under its path. With device_map, a GPU's tensors are copied there by torch
-    where the daemon has only the host. Raises as open() does; nothing is read by safetensors instead.
+    where the daemon has only the host.
+
+    What the daemon does not serve is read by safetensors itself, with one line in the log: files outside its roots, or
+    that it may not read, or has no memory for; other frameworks and devices.
+
+    Raises (what reads):
+        UnreachableError: no daemon answers, and none can be started.
+        FailedError: a damaged file, an I/O error.
+
+    Example:
+        with streamerd.use():
+            model = transformers.AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", device_map="cpu")
     """
     global _users, _pairs
     try:

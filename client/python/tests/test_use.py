@@ -101,3 +101,51 @@ def test_an_error_is_not_hidden_by_another_reader(llama: Any, daemon: Daemon, fo
     daemon.kill()
     with streamerd.use(), pytest.raises(Exception, match="daemon|connect"):
         type(llama).from_pretrained(folder / "llama")
+
+
+def test_what_the_daemon_does_not_serve_is_read_by_safetensors(
+    llama: Any, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint outside the roots."""
+    import safetensors
+    import safetensors.torch
+
+    monkeypatch.setattr("streamerd._use._logged", set())
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    llama.save_pretrained(elsewhere, max_shard_size="250KB")
+    file = min(elsewhere.glob("*.safetensors"))
+    with streamerd.use():
+        model = type(llama).from_pretrained(elsewhere).eval()
+        with safetensors.safe_open(file, "pt") as f:
+            names = set(f.keys())
+            assert not isinstance(f, streamerd.safe_open)
+        assert safetensors.torch.load_file(file).keys() == names
+    assert torch.equal(logits(model), logits(llama))
+    lines = [record.getMessage() for record in caplog.records if record.name == "streamerd"]
+    assert len(lines) == 1 and "safetensors reads" in lines[0] and "outside the roots" in lines[0]
+    with pytest.raises(streamerd.FailedError, match="outside the roots"):
+        streamerd.load_file(file)
+
+
+def test_a_model_that_does_not_fit_is_read_by_safetensors(
+    folder: Path, llama: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamerd._use._logged", set())
+    (folder / "small").mkdir()
+    llama.save_pretrained(folder / "small" / "llama")
+    small = Daemon(folder / "small", memory="64KiB")
+    monkeypatch.setenv("STREAMERD_SOCKET", small.socket)
+    with streamerd.use():
+        model = type(llama).from_pretrained(folder / "small" / "llama").eval()
+    small.stop()
+    assert torch.equal(logits(model), logits(llama))
+    assert any("safetensors reads" in record.getMessage() for record in caplog.records)
+
+
+def test_other_frameworks_are_left_to_safetensors(folder: Path, daemon: Daemon) -> None:
+    import safetensors
+    from checkpoints import small, write
+
+    write(folder / "m.safetensors", small())
+    with streamerd.use(), safetensors.safe_open(folder / "m.safetensors", "flax") as file:
+        assert len(file.keys()) == 4 and not isinstance(file, streamerd.safe_open)
