@@ -296,9 +296,21 @@ nightly: REQUIRE := 80
 nightly: all
 	@+STAGES='$(STAGES)' FUZZ_SECONDS=$(FUZZ_SECONDS) tests/nightly.sh $(BUILD) N=$(N) SEED=$(SEED) UNTIL=$(UNTIL) REQUIRE=$(REQUIRE)
 
-## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel
-wheel: all | $(BUILD)/deps-python
-	@client/python/wheel.sh $(BUILD)
+## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel. MINIMAL=0: the
+##              distribution's libcurl and libmicrohttpd, not minimal ones; PROJECT_URL=https://...: in its metadata and links
+MINIMAL ?= 1
+PROJECT_URL ?=
+MINIMAL_DIR := $(BUILD)/minimal
+LIBS_MINIMAL = $(subst -lexpat,-l:libexpat.a,$(shell PKG_CONFIG_PATH=$(abspath $(MINIMAL_DIR))/lib/pkgconfig pkg-config --libs $(PKGS_DAEMON)))
+wheel: all $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR)/streamerd) | $(BUILD)/deps-python
+	@PROJECT_URL='$(PROJECT_URL)' client/python/wheel.sh $(BUILD) $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR))
+
+$(MINIMAL_DIR)/complete: client/python/minimal.sh | $(BUILD)/deps-build $(BUILD)/deps-wheel
+	$(call run,BUILD)$< $(MINIMAL_DIR)
+
+# The daemon's objects, linked with other libraries.
+$(MINIMAL_DIR)/streamerd: $(BUILD)/streamerd $(MINIMAL_DIR)/complete
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $(call obj,daemon/main.c) $(addprefix $(BUILD)/,commit.o libdaemon.a libproto.a) $(LIBS_MINIMAL)
 
 ## check-python check the Python package: types, tests in virtual environments, documented commands
 check-python: wheel $(FAULT)

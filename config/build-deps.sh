@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, guard, fuzz, lint, python)
+# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, guard, fuzz, lint, python, wheel)
 # and installs them through apt. DEPS=0 never installs. It checks for libraries and commands; for a missing one it
 # installs the first of the alternative package names that apt knows, because names differ between Debian and Ubuntu.
 #
@@ -66,6 +66,9 @@ command:python3             python3" ;;
 command:python3             python3
 python:ensurepip            python3-venv
 command:setpriv             util-linux" ;;
+        wheel) echo "
+command:dpkg-source         dpkg-dev
+command:make                make" ;;
         fuzz) echo "
 command:clang-14,clang-18,clang                clang-14 clang-18 clang
 archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;

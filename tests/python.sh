@@ -49,7 +49,7 @@ pytest() { # ENVIRONMENT TESTS
 echo '--- types'
 main=$build/venv-python
 environment "$main" "${PYTHON:-python3}" "$packages"
-for version in 3.10 3.13; do
+for version in 3.10 3.14; do
         (cd client/python && "$main/bin/python" -m mypy --python-version "$version" --cache-dir "$build/mypy")
 done
 
@@ -58,7 +58,7 @@ pytest "$main" --ignore client/python/tests/vllm client/python/tests
 
 echo '--- versions'
 tested=$("$main/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-for python in python3.{10,11,12,13} ~/.pyenv/versions/3.1[0-3].*/bin/python3; do
+for python in python3.{10,11,12,13,14} ~/.pyenv/versions/3.1[0-4].*/bin/python3; do
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
         case " $tested " in *" $version "*) continue ;; esac
         tested="$tested $version"

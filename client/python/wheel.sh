@@ -1,13 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# wheel.sh BUILD: makes BUILD/wheel/streamerd-*.whl of the package and of what was built in BUILD: the library, the
-# programs, and the libraries that they need. auditwheel copies those in and gives the wheel the tag of the oldest
-# system on which it runs: build it on the oldest distribution to be supported. The licences of the copied libraries are
-# those of the distribution's packages, in dist-info/licenses; WHEEL_LICENSES is a folder with those of libraries that are
-# linked statically.
+# wheel.sh BUILD [MINIMAL]: makes BUILD/wheel/streamerd-*.whl of the package and of what was built in BUILD: the library,
+# the programs, and the libraries that they need. MINIMAL: of minimal.sh, with a daemon that is linked with its libraries.
+# auditwheel copies libraries in and gives the wheel the tag of the oldest system on which it runs: build it on the
+# oldest distribution to be supported. The licences of the libraries, those that are linked statically included, are
+# in dist-info/licenses; licences.txt has their names, of which the metadata's expression is made.
 set -eu
 build=$(realpath "$1")
+minimal=${2:+$(realpath "$2")}
+daemon=${minimal:-$build}/streamerd
 cd "$(dirname "$0")"
 
 venv=$build/venv-wheel
@@ -23,11 +25,10 @@ tree=$build/wheel/tree
 rm -rf "$build/wheel"
 mkdir -p "$tree"
 cp -r pyproject.toml setup.py ../../LICENSE streamerd "$tree"
-cp ../../docs/python.md "$tree/README.md"
 find "$tree" -name __pycache__ -exec rm -rf {} +
 mkdir "$tree/streamerd/lib" "$tree/streamerd/bin"
 strip --strip-unneeded -o "$tree/streamerd/lib/libstreamer-client.so.0" "$build/libstreamer-client.so.0"
-strip -o "$tree/streamerd/bin/streamerd" "$build/streamerd"
+strip -o "$tree/streamerd/bin/streamerd" "$daemon"
 strip -o "$tree/streamerd/bin/streamerctl" "$build/streamerctl"
 
 # The C library is the system's, as PEP 600 says; the files of /usr are those of a merged /lib.
@@ -38,7 +39,7 @@ copyright() { # FILE: the path of its package's copyright
 }
 mkdir "$tree/licenses"
 if command -v dpkg-query >/dev/null; then
-        ldd "$build/streamerd" "$build/streamerctl" "$build/libstreamer-client.so.0" |
+        ldd "$daemon" "$build/streamerctl" "$build/libstreamer-client.so.0" |
                 sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u | while read -r library; do
                 text=$(copyright "$library") || { echo "wheel.sh: no package has $library" >&2; exit 1; }
                 package=$(basename "$(dirname "$text")")
@@ -50,9 +51,10 @@ if command -v dpkg-query >/dev/null; then
         done
 fi
 
-if [ -n "${WHEEL_LICENSES:-}" ]; then
-        cp -L "$WHEEL_LICENSES"/* "$tree/licenses"
+if [ -n "$minimal" ]; then
+        cp "$minimal"/licenses/* "$tree/licenses"
 fi
+python describe.py "$tree" ../../docs/python.md
 
 python -m build --wheel --no-isolation --outdir "$build/wheel/raw" "$tree" >"$build/wheel/log" 2>&1 ||
         { tail -n 20 "$build/wheel/log" >&2; exit 1; }
