@@ -236,7 +236,9 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .numa = devices_numa(&d->devices),
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops},
                                    .network_threads = d->sources.http->opts.threads,
-                                   .request_max = d->sources.http->opts.request_max};
+                                   .request_max = d->sources.http->opts.request_max,
+                                   .keeps_ring = d->devices.cuda != NULL,
+                                   .idle_ns = READER_IDLE_NS};
         for (size_t i = 0; i < c->n_warnings; i++)
                 log_warn("%s", c->warnings[i]);
         r = reader_init(&d->reader, &opts, d->wake, error);

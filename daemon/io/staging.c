@@ -35,7 +35,8 @@ int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_
         *staging = (struct staging){.stride = block_size + 2 * STAGING_EDGE, .n_slots = (unsigned)n};
         staging->bytes = round_up(n * staging->stride, HUGE_PAGE);
         staging->free = calloc(n, sizeof(*staging->free));
-        if (staging->free != NULL)
+        staging->touched = calloc(n, sizeof(*staging->touched));
+        if (staging->free != NULL && staging->touched != NULL)
                 staging->base = map_ring(staging->bytes, &staging->pages);
         if (staging->base == NULL) {
                 error_set(error, STREAMER_ENOMEM, "staging ring of %" PRIu64 " bytes: %s", staging->bytes,
@@ -54,6 +55,7 @@ void staging_deinit(struct staging *staging)
         if (staging->base != NULL)
                 munmap(staging->base, staging->bytes);
         free(staging->free);
+        free(staging->touched);
         *staging = (struct staging){0};
 }
 
@@ -76,10 +78,20 @@ bool staging_place(struct staging *staging, const struct numa_choice *numa)
         return placed;
 }
 
-void staging_touch(struct staging *staging, unsigned char *slot)
+static unsigned number_of(const struct staging *staging, const unsigned char *slot)
 {
+        return (unsigned)((uint64_t)(slot - staging->base) / staging->stride);
+}
+
+bool staging_touch(struct staging *staging, unsigned char *slot)
+{
+        bool *touched = &staging->touched[number_of(staging, slot)];
+        if (*touched)
+                return false;
+        *touched = true;
         if (madvise(slot, staging->stride, MADV_POPULATE_WRITE) < 0) /* before Linux 5.14; in gVisor */
                 memset(slot, 0, staging->stride);
+        return true;
 }
 
 unsigned char *staging_get(struct staging *staging, int node)
@@ -94,6 +106,7 @@ unsigned char *staging_get(struct staging *staging, int node)
                         break;
                 }
         unsigned slot = stack[at];
+        staging->in_memory = staging->pages != PAGES_HUGETLB;
         memmove(&stack[at], &stack[at + 1], (--staging->n_free - at) * sizeof(*stack));
         return staging->base + slot * staging->stride;
 }
@@ -101,5 +114,23 @@ unsigned char *staging_get(struct staging *staging, int node)
 void staging_put(struct staging *staging, unsigned char *slot)
 {
         require(staging->n_free < staging->n_slots);
-        staging->free[staging->n_free++] = (unsigned)((uint64_t)(slot - staging->base) / staging->stride);
+        staging->free[staging->n_free++] = number_of(staging, slot);
+}
+
+bool staging_in_memory(const struct staging *staging)
+{
+        return staging->in_memory;
+}
+
+bool staging_is_free(const struct staging *staging)
+{
+        return staging->n_free == staging->n_slots;
+}
+
+void staging_give_back(struct staging *staging)
+{
+        require(staging_is_free(staging) && staging->pages != PAGES_HUGETLB);
+        staging->in_memory = false;
+        if (madvise(staging->base, staging->bytes, MADV_DONTNEED) == 0)
+                memset(staging->touched, 0, staging->n_slots * sizeof(*staging->touched));
 }

@@ -43,7 +43,7 @@ static bool is_tcp(pid_t pid, const char *fd)
  * from one, each with the descriptors of its loop. */
 static bool is_of_pool(const char *comm)
 {
-        return strcmp(comm, "worker") == 0 || strcmp(comm, "network") == 0;
+        return strcmp(comm, "reader") == 0 || strcmp(comm, "worker") == 0 || strcmp(comm, "network") == 0;
 }
 
 /* Where the machine has set huge pages aside, the daemon prepares memory while nothing is loaded. */

@@ -17,9 +17,24 @@ void read_fixture_reader_begin(unsigned concurrency, uint64_t memory_limit)
         struct reader_opts opts = {.concurrency = concurrency,
                                    .block_size = BLOCK,
                                    .memory_limit = memory_limit,
+                                   .idle_ns = READER_IDLE_NS,
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops}};
         ck_assert_msg(reader_init(&reader, &opts, core_wake, &error) == 0, "%s", error.text);
         running = true;
+}
+
+static bool settled(void)
+{
+        pthread_mutex_lock(&reader.mutex);
+        bool work = reader_has_work_locked(&reader, READ_PREAD);
+        unsigned alive = reader.engines[READ_PREAD].alive, asleep;
+        pthread_mutex_unlock(&reader.mutex);
+        return !work && process_threads_named(getpid(), "reader", &asleep) == alive && asleep == alive;
+}
+
+void read_fixture_settle(void)
+{
+        AWAIT(settled());
 }
 
 void read_fixture_reader_abandon(void)
@@ -58,7 +73,7 @@ void read_fixture_reader_end(void)
 
 /* ---- without threads ---- */
 
-static void no_wake(struct reader *bare, bool all)
+static void no_wake(struct reader *bare)
 {
 }
 

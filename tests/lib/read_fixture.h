@@ -17,6 +17,8 @@ extern struct reader reader;
 
 /* A reader for which every thread that moves no byte hangs at the next reader_watch(). */
 void read_fixture_reader_begin(unsigned concurrency, uint64_t memory_limit);
+/* Waits until each thread for files sleeps, and none has a block to take. */
+void read_fixture_settle(void);
 /* Ends a reader with hung threads: it gives up at its deadline and does not join them. */
 void read_fixture_reader_abandon(void);
 /* Calls reader_watch() until it has run: a thread that has the lock may run it later. */

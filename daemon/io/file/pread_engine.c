@@ -88,7 +88,7 @@ static int fill_buffered(struct pread_thread *self, const struct ticket *ticket,
         for (uint64_t done = 0; done < block->len;) {
                 uint64_t n = block->len - done < BUFFERED_PIECE ? block->len - done : BUFFERED_PIECE;
                 struct pread_target t = {.iov = {{to + done, n}}, .n = 1, .offset = block->file_off + done, .want = n};
-                int r = done % PREPARED_PIECE == 0 ? reader_block_prepare(ticket, done, PREPARED_PIECE, error) : 0;
+                int r = done % PREPARED_PIECE == 0 ? reader_block_prepare(self->base.reader, ticket, done, PREPARED_PIECE, error) : 0;
                 r = r ?: read_target(self, ticket, fd, &t, error);
                 if (r < 0)
                         return r;
@@ -107,7 +107,7 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
         struct pread_target t = pread_pages(ticket->slot, block->file_off, block->len);
         if (ticket->slot == NULL)
                 target_in_place(&t, block, *data, self->bounce);
-        int r = reader_block_prepare(ticket, 0, block->len, error);
+        int r = reader_block_prepare(self->base.reader, ticket, 0, block->len, error);
         r = r ?: read_target(self, ticket, object->direct, &t, error);
         if (r < 0) {
                 if (error->code == 0)
@@ -172,7 +172,6 @@ static void *pread_main(void *arg)
         struct reader *reader = self->base.reader;
         struct ticket ticket;
         thread_begin("reader");
-        reader_prefault_ring(reader);
         while (next_block(self, &ticket))
                 do_block(self, &ticket);
         copy_queue_deinit(&self->copy_queue); /* frees copiers, which may take long */
@@ -224,12 +223,15 @@ static int pread_begin(struct reader *reader, struct read_job *job, struct error
         return 0;
 }
 
-static void pread_wake(struct reader *reader, bool all)
+/* One thread, and only where there is a block for it: it wakes the next one when it has taken it. */
+static void pread_wake(struct reader *reader)
 {
-        if (all)
-                pthread_cond_broadcast(&reader->work);
-        else
+        if (!reader_has_work_locked(reader, READ_PREAD))
+                return;
+        if (reader->engines[READ_PREAD].waiting > 0)
                 pthread_cond_signal(&reader->work);
+        else if (reader->engines[READ_PREAD].starting == 0)
+                reader_add_thread_locked(reader, READ_PREAD);
 }
 
 const struct engine_ops pread_engine_ops = {

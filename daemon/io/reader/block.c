@@ -21,13 +21,17 @@ unsigned char *reader_block_data(const struct ticket *ticket)
         return ticket->slot + (piece.offset - piece.in_block) % STAGING_EDGE;
 }
 
-int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error)
+int reader_block_prepare(struct reader *reader, const struct ticket *ticket, uint64_t from, uint64_t len,
+                         struct error *error)
 {
         const struct plan_block *block = ticket->block;
-        if (ticket->slot != NULL)
-                return 0;
-        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
         uint64_t left = block->len - from, since = now_ns();
+        if (ticket->slot != NULL) {
+                if (staging_touch(&reader->staging, ticket->slot))
+                        stages_add(&ticket->job->stages, STAGE_memory, now_ns() - since);
+                return 0;
+        }
+        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
         int r = segment->device->ops->prepare(segment, block->offset + from, len < left ? len : left, error);
         stages_add(&ticket->job->stages, STAGE_memory, now_ns() - since);
         return r;

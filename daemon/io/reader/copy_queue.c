@@ -171,7 +171,7 @@ static bool start_copies(struct copy_queue *copy_queue, const struct ticket *tic
         job->copying++;
         reader_thread_work_for(thread, NULL);
         reader_add_busy(thread->reader, job, -1);
-        thread->reader->engines[job->engine].ops->wake(thread->reader, false);
+        thread->reader->engines[job->engine].ops->wake(thread->reader);
         return true;
 }
 

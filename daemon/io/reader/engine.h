@@ -9,6 +9,9 @@
 
 struct reader_thread;
 
+/* Threads that hang are replaced until there are this many times the base. */
+#define READER_THREADS_CAP 3u
+
 /* With the reader's lock held, except thread_main() and thread_free(). */
 struct engine_ops {
         unsigned capacity_min; /* tickets that one thread can hold, at least */
@@ -18,8 +21,8 @@ struct engine_ops {
         bool (*thread_init)(struct reader_thread *thread);
         void *(*thread_main)(void *thread);
         void (*thread_free)(struct reader_thread *thread);
-        /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
-        void (*wake)(struct reader *reader, bool all);
+        /* There may be work, or reason to look again at what is in flight. */
+        void (*wake)(struct reader *reader);
         /* Of a job: sets its limit, and what the engine knows of it. May be NULL. */
         int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
 };
@@ -33,7 +36,7 @@ struct reader_thread {
         int node; /* whose blocks it takes first */
         /* For threads that wait for storage and devices, with the lock held: */
         struct read_job *job; /* that it reads or copies for; NULL: none */
-        bool stuck;
+        bool stuck, started; /* it has looked for work */
         uint64_t moved_ns; /* atomic: when a byte of it was last moved */
 };
 
@@ -55,8 +58,14 @@ struct read_run {
 
 /* ---- with the lock held ---- */
 
-void reader_wake_locked(struct reader *reader, bool all);
+void reader_wake_locked(struct reader *reader);
+/* A block that a thread of this engine may take now. */
+bool reader_has_work_locked(const struct reader *reader, enum read_engine engine);
+/* False: there are enough, or none could be started. */
+bool reader_add_thread_locked(struct reader *reader, enum read_engine engine);
 /* Capacity of the job's engine; n may be negative. */
+/* A free slot, near this node if there is one; or NULL. */
+unsigned char *reader_slot_get_locked(struct reader *reader, int node);
 void reader_add_busy(struct reader *reader, struct read_job *job, int n);
 /* The thread reads or copies for this job from now on, and is stuck if it moves no byte; NULL: it does not. */
 void reader_thread_work_for(struct reader_thread *thread, struct read_job *job);
@@ -77,10 +86,6 @@ void reader_run_move_locked(struct read_run *run, struct read_run *to);
 
 /* ---- without the lock ---- */
 
-/* The first thing of each thread: touches slots of the ring until all are touched, so that the daemon serves before its
- * whole ring is in memory. */
-void reader_prefault_ring(struct reader *reader);
-
 /* Waits for a ticket; false when the thread is to end: it is not counted any more. */
 bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket);
 /* The same without waiting: false if there is none, or the next one is not of `only`, which may be NULL. */
@@ -94,8 +99,10 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
 /* Where a block's bytes begin: in its segment; or in its slot at the same offset modulo 4 KiB as at their destination,
  * so that copies are aligned as well as it allows. */
 unsigned char *reader_block_data(const struct ticket *ticket);
-/* Allocates the memory of a block that is read in place: `len` bytes from offset `from`, or up to the block's end. */
-int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error);
+/* Allocates the memory of the slot; or of a block that is read in place: `len` bytes from offset `from`, or up to the
+ * block's end. */
+int reader_block_prepare(struct reader *reader, const struct ticket *ticket, uint64_t from, uint64_t len,
+                         struct error *error);
 
 /* The bytes of a block as they come: its leaves are hashed, while they are in the cache. */
 struct fill {

@@ -6,15 +6,13 @@
 
 #include <errno.h>
 
-/* Threads that hang are replaced until there are this many times the base. */
-#define THREADS_CAP 3u
 /* A new job has precedence for so many times what it may have in flight. */
 #define HEAD_START 2u
 
-void reader_wake_locked(struct reader *reader, bool all)
+void reader_wake_locked(struct reader *reader)
 {
         for (size_t i = 0; i < READ_ENGINES; i++)
-                reader->engines[i].ops->wake(reader, all);
+                reader->engines[i].ops->wake(reader);
 }
 
 void reader_add_busy(struct reader *reader, struct read_job *job, int n)
@@ -41,7 +39,7 @@ static void job_try_end(struct reader *reader, struct read_job *job)
         job->streams = NULL;
         wake_post(reader->wake, &job->ended);
         engine->jobs--;
-        reader_wake_locked(reader, true); /* the others' shares have grown */
+        reader_wake_locked(reader); /* the others' shares have grown */
 }
 
 static void job_failed(struct read_job *job, const struct error *error)
@@ -62,7 +60,7 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
         run->job->held--;
         job_try_end(reader, run->job);
         if (error != NULL)
-                reader_wake_locked(reader, true);
+                reader_wake_locked(reader);
 }
 
 static void kill_target(struct reader *reader, struct read_job *job, struct read_target *target,
@@ -102,9 +100,10 @@ static void end_stream(struct ticket *ticket)
 void reader_end_stream(struct reader_thread *thread, struct ticket *ticket)
 {
         lock_scope(&thread->reader->mutex);
-        if (ticket->stream != NULL)
-                reader_wake_locked(thread->reader, false);
+        if (ticket->stream == NULL)
+                return;
         end_stream(ticket);
+        reader_wake_locked(thread->reader);
 }
 
 void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, const struct error *error)
@@ -138,7 +137,7 @@ void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, c
         job_try_end(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
-                reader_wake_locked(reader, error != NULL);
+                reader_wake_locked(reader);
 }
 
 /* ---- threads ---- */
@@ -173,30 +172,15 @@ static bool start_thread(struct reader *reader, enum read_engine kind)
         else
                 engine->ops->thread_free(thread);
         engine->alive += started;
+        engine->starting += started;
         return started;
 }
 
-static void start_threads(struct reader *reader, enum read_engine kind)
+bool reader_add_thread_locked(struct reader *reader, enum read_engine kind)
 {
         const struct engine *engine = &reader->engines[kind];
-        unsigned cap = engine->base * THREADS_CAP;
-        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap &&
-               start_thread(reader, kind))
-                ;
-}
-
-void reader_prefault_ring(struct reader *reader)
-{
-        pthread_mutex_lock(&reader->mutex);
-        while (reader->untouched > 0 && !reader->stopping) {
-                unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
-                pthread_mutex_unlock(&reader->mutex);
-                staging_touch(&reader->staging, slot);
-                pthread_mutex_lock(&reader->mutex);
-                staging_put(&reader->staging, slot);
-                reader_wake_locked(reader, false);
-        }
-        pthread_mutex_unlock(&reader->mutex);
+        return !reader->stopping && engine->alive - engine->stuck < engine->base &&
+               engine->alive < engine->base * READER_THREADS_CAP && start_thread(reader, kind);
 }
 
 void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
@@ -207,7 +191,8 @@ void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
                 sub_relaxed(&thread->job->stuck, 1);
                 reader->engines[thread->engine].stuck--;
                 reader_add_busy(reader, thread->job, 1);
-                reader_wake_locked(reader, true); /* jobs that had yielded while it was stuck */
+                pthread_cond_broadcast(&reader->work); /* one thread is to end */
+                reader_wake_locked(reader);            /* jobs that had yielded while it was stuck */
         }
         thread->job = job;
         store_relaxed(&thread->moved_ns, now_ns());
@@ -229,7 +214,7 @@ void reader_announce_end(struct reader *reader, struct announced_load *announced
         if (list_empty(&announced->link))
                 return;
         list_remove(&announced->link);
-        reader_wake_locked(reader, true);
+        reader_wake_locked(reader);
 }
 
 /* A slot near one of several nodes is no nearer to the others. A dead target has no memory. */
@@ -264,11 +249,12 @@ void reader_start(struct reader *reader, struct read_job *job)
                         HEAD_START * in_flight_bytes);
         list_append(&reader->jobs, &job->link);
         engine->jobs++;
-        start_threads(reader, job->engine);
+        while (job->engine == READ_HTTP && reader_add_thread_locked(reader, READ_HTTP))
+                ;
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
                 job->failed = job->stopped = true;
         job_try_end(reader, job); /* a model without bytes */
-        reader_wake_locked(reader, true);
+        reader_wake_locked(reader);
 }
 
 void reader_stop(struct reader *reader, struct read_job *job)
@@ -276,7 +262,7 @@ void reader_stop(struct reader *reader, struct read_job *job)
         lock_scope(&reader->mutex);
         if (!job->over) {
                 store_relaxed(&job->stopped, true);
-                reader->engines[job->engine].ops->wake(reader, true);
+                reader->engines[job->engine].ops->wake(reader);
                 job_try_end(reader, job);
         }
 }
@@ -285,7 +271,7 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 {
         lock_scope(&reader->mutex);
         job->share.weight = weight;
-        reader_wake_locked(reader, true); /* another job's share has grown */
+        reader_wake_locked(reader); /* another job's share has grown */
 }
 
 bool reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
@@ -323,10 +309,9 @@ void reader_watch(struct reader *reader)
         list_each_item (struct read_job, job, &reader->jobs, link)
                 store_relaxed(&job->no_bytes,
                               load_relaxed(&job->moved_ns) > 0 && moves_no_byte(reader, &job->moved_ns, now));
-        start_threads(reader, READ_PREAD);
-        /* The others' shares of the slots have grown, or an announcement has expired. */
-        if (files->stuck != before || !list_empty(&reader->announced))
-                reader_wake_locked(reader, true);
+        /* The others' shares of the slots have grown, an announcement has expired, or no thread could be started. */
+        if (!list_empty(&reader->jobs))
+                reader_wake_locked(reader);
         unsigned stuck = files->stuck, alive = files->alive;
         pthread_mutex_unlock(&reader->mutex);
         if (stuck > before)
@@ -352,28 +337,38 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
 {
         lock_scope(&reader->mutex);
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
-                                       .used_slots =
-                                               reader->staging.n_slots - reader->staging.n_free - reader->untouched,
+                                       .used_slots = reader->staging.n_slots - reader->staging.n_free,
                                        .ring_bytes = reader->staging.bytes};
         for (size_t i = 0; i < READ_ENGINES; i++) {
-                usage->threads += reader->engines[i].alive;
-                usage->stuck_threads += reader->engines[i].stuck;
+                const struct engine *engine = &reader->engines[i];
+                bool started = engine->alive > 0; /* those of files are, or will be as they are needed */
+                usage->threads += started && engine->alive < engine->base ? engine->base : engine->alive;
+                usage->stuck_threads += engine->stuck;
         }
         list_each_item (const struct read_job, job, &reader->jobs, link)
                 usage->blocks += job->in_flight;
 }
 
+unsigned char *reader_slot_get_locked(struct reader *reader, int node)
+{
+        bool in_memory = staging_in_memory(&reader->staging);
+        unsigned char *slot = staging_get(&reader->staging, node);
+        if (!in_memory && slot != NULL)
+                pthread_cond_signal(&reader->work); /* a thread that waits without end is to give it back */
+        return slot;
+}
+
 unsigned char *reader_slot_get(struct reader *reader)
 {
         lock_scope(&reader->mutex);
-        return staging_get(&reader->staging, NUMA_ANYWHERE);
+        return reader_slot_get_locked(reader, NUMA_ANYWHERE);
 }
 
 void reader_slot_put(struct reader *reader, unsigned char *slot)
 {
         lock_scope(&reader->mutex);
         staging_put(&reader->staging, slot);
-        reader_wake_locked(reader, false);
+        reader_wake_locked(reader);
 }
 
 /* Slots are placed before they are first touched; threads are bound to the nodes in turn. */
@@ -413,11 +408,8 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
                                                      .capacity = even > ops->capacity_min ? even : ops->capacity_min};
                 list_init(&reader->engines[i].threads);
         }
-        while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
-                reader->untouched++;
         lock_scope(&reader->mutex);
-        start_threads(reader, READ_PREAD);
-        if (reader->engines[READ_PREAD].alive == 0)
+        if (!reader_add_thread_locked(reader, READ_PREAD))
                 return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
         return 0;
 }
@@ -435,7 +427,8 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&reader->mutex);
         store_relaxed(&reader->stopping, true);
-        reader_wake_locked(reader, true);
+        pthread_cond_broadcast(&reader->work);
+        reader_wake_locked(reader);
         while (alive_threads(reader) > 0 &&
                pthread_cond_clockwait(&reader->ended, &reader->mutex, CLOCK_MONOTONIC, &until) == 0)
                 ;

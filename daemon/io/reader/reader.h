@@ -42,6 +42,9 @@ struct http_job;
 
 #define READ_TARGETS 64
 #define READER_WEIGHT 100u
+/* Threads that have had no work for so long end, and the ring's memory is given back: long enough for the next load of a
+ * series. */
+#define READER_IDLE_NS (60 * SECOND)
 /* Threads for each block that one load may have in flight: at full concurrency it leaves as many free. */
 #define READER_THREADS_PER_BLOCK 2u
 /* Of each thread. They call CUDA, whose driver, and tools that are put before it, need more than we do; what is not
@@ -131,6 +134,8 @@ struct reader_opts {
         const struct engine_ops *engines[READ_ENGINES];
         unsigned network_threads; /* 0: there are no jobs of READ_HTTP */
         uint64_t request_max;     /* bytes of one request of such a job; at least a block */
+        bool keeps_ring;          /* its memory is not given back: a device may pin it at any time */
+        uint64_t idle_ns;         /* READER_IDLE_NS */
 };
 
 struct engine {
@@ -139,6 +144,7 @@ struct engine {
         unsigned base, alive, stuck; /* threads: configured, alive, of these stuck */
         unsigned capacity;           /* tickets that one thread can hold */
         unsigned busy;               /* capacity that is taken by threads that are not stuck */
+        unsigned waiting, starting;  /* threads that wait for work, or have not looked for any yet */
         unsigned jobs;
 };
 
@@ -151,7 +157,6 @@ struct reader {
         struct list jobs, announced;
         uint64_t virtual_time; /* of their shares */
         struct staging staging;
-        unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct engine engines[READ_ENGINES];
         /* Nodes, which threads are bound to in turn. */
         struct reader_node {

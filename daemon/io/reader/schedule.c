@@ -27,6 +27,8 @@
  */
 #include "daemon/io/reader/engine.h"
 
+#include <errno.h>
+
 #define ANNOUNCED_NS (UINT64_C(1) * 1000000000)
 
 /* ---- whose turn it is ---- */
@@ -117,6 +119,15 @@ static unsigned receiving(const struct read_job *job)
         return job->in_flight - job->copying - silent;
 }
 
+/* Threads that are not stuck, and those that are started as soon as there is a block for them. */
+static unsigned usable_threads(const struct engine *engine)
+{
+        unsigned n = engine->alive - engine->stuck, room = engine->base * READER_THREADS_CAP - engine->alive;
+        if (n >= engine->base)
+                return n;
+        return n + room < engine->base ? n + room : engine->base;
+}
+
 /* What is copied has been read: it holds its slot, and no capacity. The next thread of a job with a stuck one would be
  * stuck, too. */
 static bool may_take(const struct reader *reader, struct read_job *job)
@@ -126,7 +137,7 @@ static bool may_take(const struct reader *reader, struct read_job *job)
         const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);
         unsigned others = engine->busy - job->busy;
-        unsigned usable = (engine->alive - engine->stuck) * engine->capacity;
+        unsigned usable = usable_threads(engine) * engine->capacity;
         if (job->busy >= fair_share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
         const struct read_stream *stream = free_stream(job);
@@ -165,7 +176,7 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         if (job->no_slot_since_ns != 0)
                 stages_add(&job->stages, STAGE_slot, now_ns() - job->no_slot_since_ns);
         job->no_slot_since_ns = 0;
-        ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging, job->node);
+        ticket->slot = ticket->block->in_place ? NULL : reader_slot_get_locked(reader, job->node);
         ticket->copied = false;
         ticket->stream = NULL;
         ticket->targets = 0;
@@ -195,10 +206,35 @@ static bool try_take(struct reader_thread *thread, const struct read_job *only, 
         if (stream != NULL)
                 stream->busy = true;
         reader_thread_work_for(thread, job);
+        thread->reader->engines[thread->engine].ops->wake(thread->reader); /* for the next block */
         return true;
 }
 
+bool reader_has_work_locked(const struct reader *reader, enum read_engine engine)
+{
+        return choose(reader, engine, NUMA_ANYWHERE) != NULL;
+}
+
 /* ---- tickets ---- */
+
+/* False: nothing came for long, and the thread is to end. The last one stays, and gives the ring's memory back. */
+static bool wait_for_work(struct reader *reader, struct engine *engine)
+{
+        bool gives_back = staging_in_memory(&reader->staging) && !reader->opts.keeps_ring;
+        bool for_ever = engine->alive - engine->stuck == 1 && !gives_back;
+        struct timespec until = timespec_of(now_ns() + reader->opts.idle_ns);
+        engine->waiting++;
+        int r = for_ever ? pthread_cond_wait(&reader->work, &reader->mutex)
+                         : pthread_cond_clockwait(&reader->work, &reader->mutex, CLOCK_MONOTONIC, &until);
+        engine->waiting--;
+        if (r != ETIMEDOUT)
+                return true;
+        if (engine->alive - engine->stuck > 1)
+                return false;
+        if (gives_back && staging_is_free(&reader->staging))
+                staging_give_back(&reader->staging);
+        return true;
+}
 
 bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
 {
@@ -206,10 +242,12 @@ bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
         struct engine *engine = &reader->engines[thread->engine];
         lock_scope(&reader->mutex);
         bool taken = false;
+        engine->starting -= !thread->started;
+        thread->started = true;
         /* More threads than the base are left from a time when some were stuck. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(thread, NULL, ticket)))
-                pthread_cond_wait(&reader->work, &reader->mutex);
+               !(taken = try_take(thread, NULL, ticket)) && wait_for_work(reader, engine))
+                ;
         if (!taken)
                 reader_end_thread_locked(reader, thread->engine);
         return taken;
@@ -220,7 +258,7 @@ bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
 void reader_end_thread_locked(struct reader *reader, enum read_engine kind)
 {
         reader->engines[kind].alive--;
-        reader_wake_locked(reader, true);
+        reader_wake_locked(reader);
         pthread_cond_broadcast(&reader->ended);
 }
 

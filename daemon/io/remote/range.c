@@ -32,7 +32,7 @@
 /* ---- jobs, which several threads share: with the reader's lock held ---- */
 
 /* All in any case: the one with the fewest ranges is to take the block, which the threads find out themselves. */
-void http_wake(struct reader *reader, bool all)
+void http_wake(struct reader *reader)
 {
         struct engine *engine = &reader->engines[READ_HTTP];
         if (engine->jobs == 0 && !reader->stopping)
@@ -118,7 +118,7 @@ static void set_state(struct range *range, enum range_state state)
         require(is || own->requests > 0);
         own->requests += is ? 1u : -1u;
         if (!is && own->concurrency.slowed_ns > 0)
-                http_wake(reader_of(range), true); /* a range of another thread may wait for it */
+                http_wake(reader_of(range)); /* a range of another thread may wait for it */
 }
 
 /* A silent ticket does not count against its job's limit, so that another one is taken. */
@@ -130,7 +130,7 @@ static void set_silent(struct range *range, bool silent)
         lock_scope(&reader_of(range)->mutex);
         range->run.job->silent += silent ? 1u : -1u;
         if (silent)
-                http_wake(reader_of(range), true);
+                http_wake(reader_of(range));
 }
 
 /* The second request was answered, or has ended. */
@@ -200,7 +200,7 @@ static bool block_begin(struct range *range, struct error *error)
         range->begun_ns = now_ns();
         reader_fill_begin(&range->ticket, &range->fill);
         range->to = reader_block_data(&range->ticket);
-        return reader_block_prepare(&range->ticket, 0, range->ticket.block->len, error) == 0;
+        return reader_block_prepare(reader_of(range), &range->ticket, 0, range->ticket.block->len, error) == 0;
 }
 
 /* False: `error` is set; or the run is over; or there is no slot just now. */
@@ -229,7 +229,7 @@ static void set_waits(struct http_thread *self, bool waits)
 {
         lock_scope(&self->base.reader->mutex);
         self->waits = waits;
-        http_wake(self->base.reader, true);
+        http_wake(self->base.reader);
 }
 
 /* If the queue is full, this waits for a device, which may hang. */

@@ -124,7 +124,7 @@ void ranges_recheck(struct http_thread *self);
 unsigned ranges_tick(struct http_thread *self);
 
 /* The engine's operation: wakes all threads; the one with the fewest ranges takes what there is. */
-void http_wake(struct reader *reader, bool all);
+void http_wake(struct reader *reader);
 
 /* ---- steps of a range that tests call, too ---- */
 

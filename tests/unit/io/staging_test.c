@@ -39,6 +39,25 @@ TEST(the_slot_used_last_is_used_next)
         ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), b);
 }
 
+TEST(memory_that_is_given_back_reads_as_zero)
+{
+        begin(3 * BLOCK);
+        ck_assert(!staging_in_memory(&ring));
+        for (int i = 0; i < 2; i++) {
+                unsigned char *slot = staging_get(&ring, NUMA_ANYWHERE);
+                ck_assert(staging_touch(&ring, slot));
+                ck_assert(!staging_touch(&ring, slot));
+                ck_assert(staging_in_memory(&ring));
+                ck_assert(!staging_is_free(&ring));
+                ck_assert_uint_eq(slot[SLOT - 1], 0);
+                memset(slot, 1, SLOT);
+                staging_put(&ring, slot);
+                ck_assert(staging_is_free(&ring));
+                staging_give_back(&ring);
+                ck_assert(!staging_in_memory(&ring));
+        }
+}
+
 TEST(slots_are_page_aligned_and_disjoint)
 {
         unsigned char *slots[4];

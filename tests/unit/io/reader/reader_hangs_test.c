@@ -16,7 +16,7 @@ TEST(each_hanging_job_takes_half_of_the_rest_so_one_more_is_served)
         read_fixture_reader_begin(4, 8 * BLOCK);
         for (size_t i = 0; i < 3; i++) {
                 read_fixture_hang(&hung[i], blocks_file(format_text("h%zu", i), 12), share[i]);
-                threads_await_asleep("reader", 8);
+                read_fixture_settle();
                 ck_assert_uint_eq(gate_arrived(&hung[i].device.prepare), share[i]);
         }
         read_fixture_begin(&next, blocks_file("next", 12), false);
@@ -35,7 +35,7 @@ TEST(a_hanging_job_leaves_slots_for_the_next)
         gate_init(&hung.device.put, false);
         reader_start(&reader, &hung.job);
         gate_await(&hung.device.put, 2);
-        threads_await_asleep("reader", 8);
+        read_fixture_settle();
         ck_assert_uint_eq(gate_arrived(&hung.device.put), 2);
         read_all(&next);
         all_read_once(&next);
@@ -60,20 +60,22 @@ TEST(only_the_stalled_job_is_reported_as_stalled)
 
 TEST(threads_that_hang_are_replaced_up_to_the_cap)
 {
-        struct read_fixture hung[5];
+        struct read_fixture hung[7];
         read_fixture_reader_begin(1, 4 * BLOCK); /* base 2, cap 6 */
-        threads_await_asleep("reader", 2);
-        for (unsigned i = 0; i < 5; i++) {
+        for (unsigned i = 0; i < 6; i++) {
                 read_fixture_hang(&hung[i], blocks_file(format_text("h%u", i), 2), 1);
                 read_fixture_watch();
-                unsigned want = i + 3 < 6 ? i + 3 : 6;
-                threads_await_asleep("reader", want);
-                ck_assert_uint_eq(reader.engines[READ_PREAD].alive, want);
+                ck_assert_uint_eq(reader.engines[READ_PREAD].alive, i + 1);
                 ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, i + 1);
         }
-        for (size_t i = 0; i < 5; i++)
+        read_fixture_begin(&hung[6], blocks_file("h6", 2), false);
+        reader_start(&reader, &hung[6].job);
+        read_fixture_watch();
+        ck_assert_uint_eq(reader.engines[READ_PREAD].alive, 6);
+        ck_assert_uint_eq(hung[6].n_landed, 0);
+        for (size_t i = 0; i < 6; i++)
                 gate_open(&hung[i].device.prepare);
-        for (size_t i = 0; i < 5; i++) {
+        for (size_t i = 0; i < 7; i++) {
                 core_until(hung[i].ended);
                 all_read_once(&hung[i]);
         }
@@ -82,17 +84,26 @@ TEST(threads_that_hang_are_replaced_up_to_the_cap)
 /* A replaced thread returns and finds its place taken: the thread exits, but its job must continue. */
 TEST(a_hung_job_continues_when_its_storage_answers, .from = 1, .to = 5)
 {
-        struct read_fixture hung;
+        struct read_fixture hung, others[2];
+        const struct engine *files = &reader.engines[READ_PREAD];
         unsigned concurrency = (unsigned)_i;
         read_fixture_reader_begin(concurrency, 4 * BLOCK);
         read_fixture_hang(&hung, blocks_file("hung", 20), concurrency);
         read_fixture_watch();
-        threads_await_asleep("reader", 3 * concurrency);
+        for (size_t i = 0; i < 2; i++)
+                read_fixture_hang(&others[i], blocks_file(format_text("o%zu", i), 20), 1);
+        read_fixture_settle();
+        ck_assert_uint_gt(files->alive, 2 * concurrency);
+        for (size_t i = 0; i < 2; i++)
+                gate_open(&others[i].device.prepare);
         read_fixture_resume(&hung);
         all_read_once(&hung);
-        threads_await_asleep("reader", 2 * concurrency);
-        ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 0);
-        ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
+        for (size_t i = 0; i < 2; i++)
+                core_until(others[i].ended);
+        read_fixture_settle();
+        ck_assert_uint_le(files->alive, 2 * concurrency);
+        ck_assert_uint_eq(files->stuck, 0);
+        ck_assert_uint_eq(files->busy, 0);
 }
 
 TEST(stopping_a_hanging_job_waits_for_its_threads)
@@ -125,7 +136,6 @@ TEST(a_reader_whose_threads_hang_gives_up_at_its_deadline)
 static void hang_both(struct read_fixture r[2], unsigned first, unsigned second)
 {
         read_fixture_reader_begin(16, 32 * BLOCK);
-        threads_await_asleep("reader", 32);
         for (unsigned i = 0; i < 2; i++) {
                 read_fixture_begin(&r[i], blocks_file(i == 0 ? "first" : "second", 40), false);
                 gate_init(&r[i].device.prepare, false);
@@ -133,7 +143,7 @@ static void hang_both(struct read_fixture r[2], unsigned first, unsigned second)
                 reader_start(&reader, &r[i].job);
                 gate_await(&r[i].device.prepare, i == 0 ? 16 : 1);
         }
-        threads_await_asleep("reader", 32);
+        read_fixture_settle();
 }
 
 static void release_both(struct read_fixture r[2])
@@ -161,7 +171,7 @@ TEST(a_raised_weight_applies_at_once)
         hang_both(r, 1000, 100);
         reader_set_weight(&reader, &r[1].job, 1000);
         gate_await(&r[1].device.prepare, 8);
-        threads_await_asleep("reader", 32);
+        read_fixture_settle();
         ck_assert_uint_eq(gate_arrived(&r[1].device.prepare), 8);
         release_both(r);
 }

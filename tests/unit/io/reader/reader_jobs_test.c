@@ -10,6 +10,12 @@ static struct read_fixture r;
 
 CORE_FIXTURE(NULL, read_fixture_reader_end);
 
+static bool in_memory(void)
+{
+        lock_scope(&reader.mutex);
+        return staging_in_memory(&reader.staging);
+}
+
 TEST(a_job_without_blocks_ends_in_the_next_iteration)
 {
         struct model *m = model_new(1);
@@ -33,12 +39,57 @@ TEST(concurrency_one_reads_one_block_at_a_time, .to = 2)
         reader_start(&reader, &r.job);
         for (unsigned i = 1; i <= 5; i++) {
                 gate_await(gate, i);
-                threads_await_asleep("reader", threads_named("reader"));
+                read_fixture_settle();
                 ck_assert_uint_eq(gate_arrived(gate), i);
                 gate_pass_more(gate, 1);
         }
         core_until(r.ended);
         all_read_once(&r);
+}
+
+TEST(a_thread_is_started_for_each_block_that_may_be_read_at_once)
+{
+        read_fixture_reader_begin(64, 64 * BLOCK);
+        threads_await_asleep("reader", 1);
+        read_fixture_begin(&r, blocks_file("one", 1), false);
+        read_all(&r);
+        threads_await_asleep("reader", 1);
+        struct read_fixture five;
+        read_fixture_begin(&five, blocks_file("five", 5), false);
+        gate_init(&five.device.prepare, false);
+        reader_start(&reader, &five.job);
+        gate_await(&five.device.prepare, 5);
+        threads_await_asleep("reader", 5);
+        gate_open(&five.device.prepare);
+        core_until(five.ended);
+        all_read_once(&five);
+}
+
+/* The last thread stays, for the next load. */
+TEST(without_work_threads_end_and_the_ring_takes_no_memory)
+{
+        read_fixture_reader_begin(4, 8 * BLOCK);
+        ck_assert(!staging_in_memory(&reader.staging));
+        reader.opts.idle_ns = SECOND / 100;
+        for (int i = 0; i < 3; i++) {
+                struct read_fixture hidden;
+                read_fixture_begin(&hidden, blocks_file(format_text("h%d", i), 8), true);
+                read_all(&hidden);
+                ck_assert(segments_match(&hidden, hidden.resolved.plan.blocks, 8));
+                AWAIT(!in_memory());
+                threads_await_asleep("reader", 1);
+        }
+}
+
+TEST(the_ring_of_a_reader_that_keeps_it_stays_in_memory)
+{
+        read_fixture_reader_begin(4, 8 * BLOCK);
+        reader.opts.idle_ns = SECOND / 100;
+        reader.opts.keeps_ring = true;
+        read_fixture_begin(&r, blocks_file("h", 8), true);
+        read_all(&r);
+        threads_await_asleep("reader", 1);
+        ck_assert(in_memory());
 }
 
 TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
@@ -111,7 +162,7 @@ TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
 {
         read_fixture_reader_begin(2, 4 * BLOCK);
         begin_copying(&r, blocks_file("even", 8));
-        threads_await_asleep("reader", 4);
+        threads_await_asleep("reader", 2); /* no third one was started for nothing */
         ck_assert_uint_eq(r.device.copies, 2);
         ck_assert_uint_eq(r.job.slots, 2);
         gate_open(&r.device.event);
