@@ -122,8 +122,6 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
         struct model *m = ordinary_model();
         char *path = write_model(m, "m.safetensors");
         start_with("block_size: 2MiB, concurrency: 1", NULL);
-        /* Waits for the whole ring: with a part of it a load may have one slot, and its thread waits for the copy. */
-        process_threads_await_asleep(test_daemon.pid, "reader", 2);
         gpus->hold = 1;
         streamer_op *op = load_begin(path, "m", cuda_devices, 1, NULL);
         AWAIT(gpus->copies >= 2);
