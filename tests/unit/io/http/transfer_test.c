@@ -37,11 +37,13 @@ static void *serve_one(void *arg)
 
 static void *serve(void *arg)
 {
+        pthread_attr_t detached;
+        must(pthread_attr_init(&detached));
+        must(pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED));
         for (;;) {
                 pthread_t thread;
                 int fd = must(accept((int)(intptr_t)arg, NULL, NULL));
-                must(pthread_create(&thread, NULL, serve_one, (void *)(intptr_t)fd));
-                pthread_detach(thread);
+                must(pthread_create(&thread, &detached, serve_one, (void *)(intptr_t)fd));
         }
         return NULL;
 }
