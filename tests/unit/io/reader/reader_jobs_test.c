@@ -10,6 +10,13 @@ static struct read_fixture r;
 
 CORE_FIXTURE(NULL, read_fixture_reader_end);
 
+static void idle_soon(bool keeps_ring)
+{
+        lock_scope(&reader.mutex);
+        reader.opts.idle_ns = SECOND / 100;
+        reader.opts.keeps_ring = keeps_ring;
+}
+
 static bool in_memory(void)
 {
         lock_scope(&reader.mutex);
@@ -70,7 +77,7 @@ TEST(without_work_threads_end_and_the_ring_takes_no_memory)
 {
         read_fixture_reader_begin(4, 8 * BLOCK);
         ck_assert(!staging_in_memory(&reader.staging));
-        reader.opts.idle_ns = SECOND / 100;
+        idle_soon(false);
         for (int i = 0; i < 3; i++) {
                 struct read_fixture hidden;
                 read_fixture_begin(&hidden, blocks_file(format_text("h%d", i), 8), true);
@@ -84,8 +91,7 @@ TEST(without_work_threads_end_and_the_ring_takes_no_memory)
 TEST(the_ring_of_a_reader_that_keeps_it_stays_in_memory)
 {
         read_fixture_reader_begin(4, 8 * BLOCK);
-        reader.opts.idle_ns = SECOND / 100;
-        reader.opts.keeps_ring = true;
+        idle_soon(true);
         read_fixture_begin(&r, blocks_file("h", 8), true);
         read_all(&r);
         threads_await_asleep("reader", 1);
