@@ -16,8 +16,8 @@ struct staging {
         uint64_t bytes; /* mapped */
         uint64_t stride;
         unsigned n_slots, n_free;
-        bool *touched;   /* by slot; of a slot that is taken, its holder's */
-        bool in_memory;  /* some slot may have memory that can be given back */
+        bool *touched;  /* by slot; of a slot that is taken, its holder's */
+        bool in_memory; /* some slot may have memory that can be given back */
         unsigned *free; /* a stack: the slot used last is the one still in a CPU's cache */
         enum page_kind pages;
         struct numa_choice numa; /* nodes that have a part of the slots each */

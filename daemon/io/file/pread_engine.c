@@ -88,7 +88,9 @@ static int fill_buffered(struct pread_thread *self, const struct ticket *ticket,
         for (uint64_t done = 0; done < block->len;) {
                 uint64_t n = block->len - done < BUFFERED_PIECE ? block->len - done : BUFFERED_PIECE;
                 struct pread_target t = {.iov = {{to + done, n}}, .n = 1, .offset = block->file_off + done, .want = n};
-                int r = done % PREPARED_PIECE == 0 ? reader_block_prepare(self->base.reader, ticket, done, PREPARED_PIECE, error) : 0;
+                int r = done % PREPARED_PIECE == 0
+                                ? reader_block_prepare(self->base.reader, ticket, done, PREPARED_PIECE, error)
+                                : 0;
                 r = r ?: read_target(self, ticket, fd, &t, error);
                 if (r < 0)
                         return r;

@@ -36,8 +36,8 @@ struct reader_thread {
         int node; /* whose blocks it takes first */
         /* For threads that wait for storage and devices, with the lock held: */
         struct read_job *job; /* that it reads or copies for; NULL: none */
-        bool stuck, started; /* it has looked for work */
-        uint64_t moved_ns; /* atomic: when a byte of it was last moved */
+        bool stuck, started;  /* it has looked for work */
+        uint64_t moved_ns;    /* atomic: when a byte of it was last moved */
 };
 
 /* A block that a thread has taken. */

@@ -42,8 +42,8 @@ struct http_job;
 
 #define READ_TARGETS 64
 #define READER_WEIGHT 100u
-/* Threads that have had no work for so long end, and the ring's memory is given back: long enough for the next load of a
- * series. */
+/* Threads that have had no work for so long end, and the ring's memory is given back: long enough for the next load of
+ * a series. */
 #define READER_IDLE_NS (60 * SECOND)
 /* Threads for each block that one load may have in flight: at full concurrency it leaves as many free. */
 #define READER_THREADS_PER_BLOCK 2u
