@@ -42,9 +42,10 @@ daemon/io/readback daemon/io/remote
 daemon/source/source
 daemon/source/probe daemon/source/roots
 daemon/source/listing daemon/source/sums
-daemon/source/local daemon/source/web daemon/source/s3/s3_reply
+daemon/source/local daemon/source/web daemon/source/store
+daemon/source/s3/s3_reply
 daemon/source/aws
-daemon/source/hf daemon/source/s3
+daemon/source/hf daemon/source/s3 daemon/source/gcs
 daemon/source
 daemon/resident
 daemon/resident/unload

@@ -4,7 +4,7 @@
  * error that contains none of their text.
  */
 #include "daemon/source/aws/aws_config.h"
-#include "daemon/source/aws/keys.h"
+#include "daemon/source/aws/aws_answer.h"
 #include "daemon/source/hf/hf.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -32,11 +32,11 @@ static void fuzz_ini(const uint8_t *data, size_t size)
 static void fuzz_keys(const uint8_t *data, size_t size)
 {
         char *text = fuzz_copy(data, size, 0);
-        struct aws_keys keys = {.access = NULL};
+        struct credential keys = {.access = NULL};
         struct error error = {0};
         if (aws_keys_parse_json(&keys, text, size, "fuzz", &error) == 1)
                 holds(keys.access[0] != '\0' && strpbrk(keys.access, "\r\n") == NULL);
-        aws_keys_deinit(&keys);
+        credential_deinit(&keys);
         free(text);
 }
 

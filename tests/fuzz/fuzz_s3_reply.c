@@ -3,8 +3,9 @@
  * Replies of a store: errors, pages of keys, STS sessions. In an accepted page every key is complete, and a truncated
  * page has a continuation token.
  */
-#include "daemon/source/aws/keys.h"
+#include "daemon/source/aws/aws_answer.h"
 #include "daemon/source/s3/s3_reply.h"
+#include "daemon/source/store/fault.h"
 #include "tests/fuzz/fuzz.h"
 
 static void fuzz_page(const uint8_t *data, size_t size)
@@ -25,8 +26,8 @@ static void fuzz_page(const uint8_t *data, size_t size)
 static void fuzz_fault(const uint8_t *data, size_t size)
 {
         char *text = fuzz_copy(data, size, 1);
-        struct s3_fault fault;
-        s3_fault_parse(&fault, text, size);
+        struct store_fault fault;
+        store_fault_parse_xml(&fault, text, size);
         holds(strlen(fault.code) < sizeof(fault.code) && strlen(fault.message) < sizeof(fault.message));
         free(text);
 }
@@ -34,13 +35,13 @@ static void fuzz_fault(const uint8_t *data, size_t size)
 static void fuzz_session(const uint8_t *data, size_t size)
 {
         char *text = fuzz_copy(data, size, 1);
-        struct aws_keys keys = {.access = NULL};
+        struct credential keys = {.access = NULL};
         struct error error = {0};
         if (aws_keys_parse_xml(&keys, text, size, "fuzz", &error) == 1)
                 holds(keys.access[0] != '\0' && keys.secret[0] != '\0');
         else
                 holds(error.code < 0 && keys.access == NULL);
-        aws_keys_deinit(&keys);
+        credential_deinit(&keys);
         free(text);
 }
 

@@ -10,11 +10,11 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
-#include "daemon/source/aws/credentials.h"
+#include "daemon/source/aws/aws_credentials.h"
 #include "daemon/source/aws/providers.h"
 
-static struct aws_credentials *credentials;
-static struct aws_keys keys;
+static struct renewal *credentials;
+static struct credential keys;
 static struct error error;
 static struct endpoint service;
 
@@ -34,8 +34,8 @@ static inline void begin(void)
 
 static inline void end(void)
 {
-        aws_keys_deinit(&keys);
-        credentials = aws_credentials_free(credentials);
+        credential_deinit(&keys);
+        credentials = renewal_free(credentials);
 }
 
 static inline void open_with(const struct aws_credentials_opts *opts)
@@ -49,13 +49,13 @@ static inline int get(void)
         int r;
         if (credentials == NULL)
                 open_with(&(struct aws_credentials_opts){.profile = NULL});
-        aws_keys_deinit(&keys);
-        while ((r = aws_credentials_get(credentials, &keys, &error)) == 1)
+        credential_deinit(&keys);
+        while ((r = renewal_get(credentials, &keys, &error)) == 1)
                 usleep(1000); /* the pause between two questions, no more */
         return r;
 }
 
-static inline const struct aws_keys *good_keys(void)
+static inline const struct credential *good_keys(void)
 {
         ck_assert_msg(get() == 0, "%s", error.text);
         return &keys;

@@ -8,6 +8,7 @@
  */
 #include "daemon/io/http/http.h"
 
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 
 #include <curl/curl.h>
@@ -82,9 +83,14 @@ bool http_headers_append(struct http_headers *headers, const char *line)
 
 const char *http_headers_find(const struct http_headers *headers, const char *name)
 {
+        return http_headers_find_nth(headers, name, 0);
+}
+
+const char *http_headers_find_nth(const struct http_headers *headers, const char *name, size_t n)
+{
         size_t len = strlen(name);
         for (const struct curl_slist *line = headers->lines; line != NULL; line = line->next)
-                if (strncasecmp(line->data, name, len) == 0 && line->data[len] == ':')
+                if (strncasecmp(line->data, name, len) == 0 && line->data[len] == ':' && n-- == 0)
                         return line->data + len + 2;
         return NULL;
 }
@@ -94,6 +100,7 @@ void http_headers_deinit(struct http_headers *headers)
         for (struct curl_slist *line = headers->lines; line != NULL; line = line->next)
                 explicit_bzero(line->data, strlen(line->data));
         curl_slist_free_all(headers->lines);
+        secret_free(headers->query);
         *headers = (struct http_headers){.n = 0};
 }
 

@@ -54,13 +54,16 @@ struct http_headers {
         struct curl_slist *lines; /* "Name: value" */
         size_t n;
         uint64_t credentials; /* the number of those that authorize() has added: others have another one */
+        char *query; /* "a=1&b=2", which authorize() adds to the URL that is sent; may be a secret; NULL: none */
 };
 
 /* Refuses line breaks (STREAMER_EINVAL), and more than HTTP_HEADERS_MAX. */
 int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error);
 bool http_headers_append(struct http_headers *headers, const char *line);            /* a copy; false: no memory */
 const char *http_headers_find(const struct http_headers *headers, const char *name); /* NULL: none */
-void http_headers_deinit(struct http_headers *headers);                              /* accepts a zeroed one */
+/* The n-th of several with this name, from 0. */
+const char *http_headers_find_nth(const struct http_headers *headers, const char *name, size_t n);
+void http_headers_deinit(struct http_headers *headers); /* accepts a zeroed one */
 
 /* ---- requests and answers ---- */
 
@@ -73,12 +76,14 @@ struct http_request {
         const char *shown;                  /* what messages call it: no secret, no query */
         uint64_t offset, len;               /* a Range, where len > 0 */
         uint64_t size;                      /* of the object, which has this range; 0: unknown */
-        const char *if_match;               /* an ETag; NULL: none */
+        const char *if_match;               /* an ETag, or the version as the next has it; NULL: none */
+        const char *match_parameter;        /* of the query, which asks for that version; NULL: If-Match does */
         const struct http_headers *headers; /* more of them; NULL: none. Not sent to another origin */
         const void *body;
         size_t body_len;
         struct http_access *access; /* NULL: no credentials */
         bool plain_ok;              /* plain http is permitted (metadata services) */
+        bool direct;                /* not by the environment's proxy */
 };
 
 struct http_answer {
@@ -88,7 +93,7 @@ struct http_answer {
         char *body;     /* NUL-terminated */
         size_t body_len;
         char *redirect_url; /* target of the last redirect; NULL: none, or it is the origin's that the hops had left */
-        char *condition;    /* what the server said of an If-Match (412), without which it was asked again; or NULL */
+        char *condition;    /* what the server said of the version (412), without which it was asked again; or NULL */
         uint64_t credentials; /* of the request, as in its headers */
 };
 void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
@@ -123,6 +128,7 @@ struct http_access {
         unsigned refs;     /* atomic; 1 when made */
         const char *ca;    /* instead of that of the settings; NULL */
         bool no_redirects; /* they are treated like other answers */
+        bool takes_gzip;   /* ranges are requested as they are stored, which may be encoded */
 };
 struct http_access *http_access_ref(struct http_access *access);   /* accepts NULL */
 struct http_access *http_access_unref(struct http_access *access); /* the same; NULL */

@@ -298,6 +298,26 @@ static bool same_origin(const struct http_transfer *t)
         return http_url_parse(&first, t->request.url) == 0 && http_same_origin(&first, &t->at);
 }
 
+/* The request is for one version. It is repeated without that once the server has refused it. */
+static bool has_condition(const struct http_transfer *t)
+{
+        return t->request.if_match != NULL && t->condition == NULL;
+}
+
+/* The hop's URL with the version that is asked for, and what authorize() adds. NULL: no memory. */
+static char *url_to_send(const struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        bool matches = has_condition(t) && r->match_parameter != NULL && !t->left_origin;
+        const char *query = t->sent.query, *first = strchr(t->url, '?') != NULL ? "&" : "?";
+        if (!matches && query == NULL)
+                return strdup(t->url);
+        if (!matches)
+                return format_new("%s%s%s", t->url, first, query);
+        return format_new("%s%s%s=%s%s%s", t->url, first, r->match_parameter, r->if_match, query != NULL ? "&" : "",
+                          query ?: "");
+}
+
 /* As http_access_ops.authorize answers. */
 static int add_headers(struct http_transfer *t)
 {
@@ -305,10 +325,11 @@ static int add_headers(struct http_transfer *t)
         struct http_headers *sent = &t->sent;
         int e = 0;
         http_headers_deinit(sent);
+        bool gzip = r->len > 0 && r->access != NULL && r->access->takes_gzip;
         /* Without Accept-Encoding, the server may choose any encoding. */
         bool ok = http_headers_append(sent, "Accept:") && http_headers_append(sent, "Expect:") &&
-                  http_headers_append(sent, "Accept-Encoding: identity");
-        if (r->if_match != NULL && t->condition == NULL) {
+                  http_headers_append(sent, gzip ? "Accept-Encoding: gzip" : "Accept-Encoding: identity");
+        if (has_condition(t) && r->match_parameter == NULL) {
                 char line[HTTP_ETAG_MAX + 16];
                 snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
                 ok = ok && http_headers_append(sent, line);
@@ -337,8 +358,11 @@ static bool set_options(struct http_transfer *t)
         const char *ca = r->access != NULL && r->access->ca != NULL ? r->access->ca : opts->ca;
         const char *method = r->method ?: "GET";
         bool head = strcmp(method, "HEAD") == 0, ok = true;
+        cleanup_with(secret_free_p) char *url = url_to_send(t);
         curl_easy_reset(easy);
-        SET(easy, ok, CURLOPT_URL, t->url); /* http or https: http_url_allowed() */
+        if (url == NULL)
+                return false;
+        SET(easy, ok, CURLOPT_URL, url); /* http or https: http_url_allowed() */
         SET(easy, ok, CURLOPT_SHARE, t->http->share);
         SET(easy, ok, CURLOPT_PATH_AS_IS, 1L);
         SET(easy, ok, CURLOPT_NOSIGNAL, 1L);
@@ -360,7 +384,7 @@ static bool set_options(struct http_transfer *t)
                 SET(easy, ok, CURLOPT_CAPATH, NULL);
         }
         /* The environment's proxy is for hosts outside. */
-        if (http_url_loopback(&t->at) || r->plain_ok)
+        if (http_url_loopback(&t->at) || r->plain_ok || r->direct)
                 SET(easy, ok, CURLOPT_NOPROXY, "*");
         /* A name below "localhost" is this host's, whatever a name server says. */
         if (http_url_below_localhost(&t->at))

@@ -30,6 +30,8 @@
 #define TEXT_BYTES (16 * MiB)
 #define HEADER_BYTES_MAX (16 * MiB) /* of what an index says about a header */
 
+static const struct http_dialect etags = {.version = "ETag", .word = "ETag"};
+
 struct remote *remote_of(const struct object *object)
 {
         require(object->ops == &object_http_ops);
@@ -38,11 +40,17 @@ struct remote *remote_of(const struct object *object)
 
 /* ---- requests ---- */
 
+/* A version of another kind than an ETag denotes all bytes. */
+static bool is_strong(const struct remote *remote, const char *version)
+{
+        return remote->dialect != &etags || http_etag_strong(version);
+}
+
 /* What the first answer or, before it, the list gives. */
 static const char *condition(const struct remote *remote)
 {
         const char *etag = remote->etag ?: remote->listed_etag;
-        return etag != NULL && http_etag_strong(etag) && !load_relaxed(&remote->unconditional) ? etag : NULL;
+        return etag != NULL && is_strong(remote, etag) && !load_relaxed(&remote->unconditional) ? etag : NULL;
 }
 
 void remote_request(const struct object *object, uint64_t offset, uint64_t len, struct http_request *request)
@@ -54,6 +62,7 @@ void remote_request(const struct object *object, uint64_t offset, uint64_t len, 
                                          .len = len,
                                          .size = object->version.size,
                                          .if_match = condition(remote),
+                                         .match_parameter = remote->dialect->parameter,
                                          .access = remote->access};
 }
 
@@ -81,9 +90,9 @@ static bool same_header(const struct http_answer *answer, const char *name, cons
 }
 
 /* NULL: none, or one that says nothing. */
-static const char *etag_of(const struct http_answer *answer)
+static const char *etag_of(const struct remote *remote, const struct http_answer *answer)
 {
-        const char *etag = http_headers_find(&answer->headers, "ETag");
+        const char *etag = http_headers_find(&answer->headers, remote->dialect->version);
         return etag != NULL && http_etag_valid(etag) ? etag : NULL;
 }
 
@@ -102,9 +111,11 @@ static bool is_encoded(const char *encoding)
 }
 
 /* NULL: the bytes are the object's. */
-static const char *encoding_of(const struct http_answer *answer)
+static const char *encoding_of(const struct remote *remote, const struct http_answer *answer)
 {
         const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
+        if (remote->dialect->encoding != NULL)
+                encoding = http_headers_find(&answer->headers, remote->dialect->encoding) ?: encoding;
         return encoding != NULL && is_encoded(encoding) ? encoding : NULL;
 }
 
@@ -124,25 +135,30 @@ static void stop_conditions(const struct object *object, const char *said)
 {
         struct remote *remote = remote_of(object);
         if (!__atomic_exchange_n(&remote->unconditional, true, __ATOMIC_RELAXED))
-                log_warn("If-Match is refused with the ETag that the object has, and is not sent any more: %s", said);
+                log_warn("%s is refused with the %s that the object has, and is not sent any more: %s",
+                         remote->dialect->parameter ?: "If-Match", remote->dialect->word, said);
 }
 
 enum remote_difference remote_compare_answer(const struct object *object, const struct http_answer *answer,
                                              struct error *error)
 {
         const struct remote *remote = remote_of(object);
-        const char *etag = etag_of(answer), *what = NULL;
+        const char *etag = etag_of(remote, answer), *word = remote->dialect->word, *what = NULL;
+        char text[80];
         enum remote_difference difference = REMOTE_OTHER;
         if (answer->total != UINT64_MAX && answer->total != object->version.size) {
                 what = "another size";
         } else if (object->version.size == 0) {
                 return REMOTE_SAME; /* there are no bytes of versions that could be mixed */
         } else if (remote->etag != NULL && etag == NULL) {
-                what = "no ETag";
+                what = text;
+                snprintf(text, sizeof(text), "no %s", word);
         } else if (remote->etag == NULL && etag != NULL) {
-                what = "an ETag, which it had not";
+                what = text;
+                snprintf(text, sizeof(text), "%s %s, which it had not", remote->dialect == &etags ? "an" : "a", word);
         } else if (etag != NULL && !http_etag_same(remote->etag, etag)) {
-                what = "another ETag";
+                what = text;
+                snprintf(text, sizeof(text), "another %s", word);
                 difference = REMOTE_OTHER_ETAG;
         } else if (etag == NULL && !same_header(answer, "Last-Modified", remote->modified)) {
                 what = "another Last-Modified";
@@ -152,7 +168,7 @@ enum remote_difference remote_compare_answer(const struct object *object, const 
                           answer->condition != NULL ? "; before, " : "", answer->condition ?: "", object->path);
                 return difference;
         }
-        const char *encoding = encoding_of(answer);
+        const char *encoding = encoding_of(remote, answer);
         if (!same_text(encoding, remote->encoding)) {
                 error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding ?: "not any more",
                           object->path);
@@ -176,9 +192,15 @@ int remote_two_etags(const struct object *object, struct error *error)
 /* In a store the header is a note about the object, and a range is of the bytes that are stored. */
 static int check_encoding(const struct object *object, const struct http_answer *answer, struct error *error)
 {
-        const char *encoding = encoding_of(answer);
-        if (encoding == NULL || (remote_of(object)->atomic && answer->status == 206))
+        const struct remote *remote = remote_of(object);
+        const char *encoding = encoding_of(remote, answer);
+        if (encoding == NULL || (remote->atomic && remote->dialect->encoding == NULL && answer->status == 206))
                 return 0;
+        if (remote->dialect->encoding != NULL)
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "the object is stored with Content-Encoding %s, of which no range can be read: store "
+                                 "it without (%s)",
+                                 encoding, object->path);
         return error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding, object->path);
 }
 
@@ -196,7 +218,7 @@ static const char *version_kind(const struct remote *remote, const struct http_a
         const char *etag = remote->etag ?: remote->listed_etag;
         bool time_known = remote->modified != NULL || remote->listed_time != NULL;
         bool trusted_time = has_trusted_time(remote, answer);
-        if (etag != NULL && (http_etag_strong(etag) || !time_known || trusted_time))
+        if (etag != NULL && (is_strong(remote, etag) || !time_known || trusted_time))
                 return "ETag";
         return trusted_time ? "time" : NULL;
 }
@@ -217,10 +239,10 @@ static void make_unique(struct remote *remote)
 static int take_version(struct object *object, const struct http_answer *answer, struct error *error)
 {
         struct remote *remote = remote_of(object);
-        const char *etag = etag_of(answer);
+        const char *etag = etag_of(remote, answer);
         remote->etag = etag != NULL ? strdup(etag) : NULL;
         remote->modified = copy_header(answer, "Last-Modified");
-        const char *encoding = encoding_of(answer);
+        const char *encoding = encoding_of(remote, answer);
         remote->encoding = encoding != NULL ? strdup(encoding) : NULL;
         if ((etag != NULL && remote->etag == NULL) || !same_header(answer, "Last-Modified", remote->modified) ||
             !same_text(encoding, remote->encoding))
@@ -298,7 +320,7 @@ static int http_check_versions(const struct object *const *objects, size_t n, st
         for (size_t i = 0; i < n; i++) {
                 const struct remote *remote = remote_of(objects[i]);
                 /* The answers to its ranges were checked already. */
-                if (remote->atomic && remote->etag != NULL && http_etag_strong(remote->etag))
+                if (remote->atomic && remote->etag != NULL && is_strong(remote, remote->etag))
                         continue;
                 /* One byte, or of an empty object the headers: links that are signed for GET do not serve HEAD. */
                 bool empty = objects[i]->version.size == 0;
@@ -422,6 +444,7 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         remote->http = http;
         remote->access = http_access_ref(url->access);
         remote->url = strdup(url->url);
+        remote->dialect = url->dialect ?: &etags;
         const char *etag = url->etag != NULL && http_etag_valid(url->etag) ? url->etag : NULL;
         remote->listed_etag = etag != NULL ? strdup(etag) : NULL;
         remote->listed_time = url->modified != NULL ? strdup(url->modified) : NULL;
@@ -461,9 +484,15 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
                 object_deinit(object);
                 return 0;
         }
+        /* Where a store decodes what is encoded it sends the whole, of a size that it does not know. */
+        int r = remote->dialect->encoding != NULL ? check_encoding(object, answer, error) : 0;
+        if (r < 0)
+                return r;
         if (total == UINT64_MAX)
                 return error_set(error, STREAMER_EFAILED, "the server does not tell its size (%s)", object->path);
         object->version.size = total;
+        if (remote->dialect->take_sum != NULL)
+                remote->dialect->take_sum(object, &answer->headers);
         if (answer->status != 206 && total > 0 && !remote->text)
                 return refuse_whole(object, answer, error);
         remote->redirect_url = answer->redirect_url != NULL ? strdup(answer->redirect_url) : NULL;

@@ -17,16 +17,26 @@
 extern const struct object_ops object_http_ops;
 extern const struct engine_ops http_engine_ops;
 
+/* What a store says of its objects in the headers of its answers, and how it is asked for one version. */
+struct http_dialect {
+        const char *version;   /* the header that has it, "ETag" */
+        const char *parameter; /* of the query of a request for one version; NULL: If-Match is sent */
+        const char *word;      /* the version in messages */
+        const char *encoding;  /* the header that says how the bytes are stored: what is encoded cannot be read; NULL */
+        void (*take_sum)(struct object *object, const struct http_headers *headers); /* a published digest; NULL */
+};
+
 /* What to open; borrowed. */
 struct object_url {
-        const char *url;             /* percent-encoded */
-        const char *shown;           /* object.path: for messages */
-        const char *etag, *modified; /* in a listing; NULL: it has none */
-        struct http_access *access;  /* referenced, or NULL */
-        uint64_t header;             /* approximate bytes of its header; 0: unknown */
-        bool text;                   /* not safetensors: read whole, by object_http_text() */
-        bool atomic;                 /* the store replaces objects atomically: an ETag denotes all bytes */
-        bool optional;               /* it may be missing: then object.ops is NULL */
+        const char *url;                    /* percent-encoded */
+        const char *shown;                  /* object.path: for messages */
+        const char *etag, *modified;        /* in a listing, or another version of the dialect; NULL: it has none */
+        const struct http_dialect *dialect; /* static; NULL: that of web servers and S3 */
+        struct http_access *access;         /* referenced, or NULL */
+        uint64_t header;                    /* approximate bytes of its header; 0: unknown */
+        bool text;                          /* not safetensors: read whole, by object_http_text() */
+        bool atomic;                        /* the store replaces objects atomically: an ETag denotes all bytes */
+        bool optional;                      /* it may be missing: then object.ops is NULL */
 };
 
 /* Opens n concurrently. STREAMER_ENOENT (404, 410), STREAMER_EPERM (401, 403), STREAMER_EFAILED. On failure none is

@@ -15,13 +15,15 @@
 struct remote {
         struct http *http;
         struct http_access *access;
+        const struct http_dialect *dialect;
         char *url;
-        char *etag, *modified, *encoding; /* of each answer: ETag, Last-Modified, Content-Encoding; NULL: it has none */
-        char *listed_etag, *listed_time;  /* as in struct object_url */
-        bool atomic, text;                /* likewise */
-        bool listed_another;              /* the list has another ETag than the object */
-        bool unconditional;               /* atomic: the server refuses If-Match for the version that it has */
-        bool is_unique; /* the version cannot be trusted: two numbers make it differ from all others */
+        char *etag, *modified,
+                *encoding; /* of each answer: its version (ETag), Last-Modified, Content-Encoding; NULL: it has none */
+        char *listed_etag, *listed_time; /* as in struct object_url */
+        bool atomic, text;               /* likewise */
+        bool listed_another;             /* the list has another ETag than the object */
+        bool unconditional;              /* atomic: the server refuses If-Match for the version that it has */
+        bool is_unique;                  /* the version cannot be trusted: two numbers make it differ from all others */
         uint64_t unique[2];
         unsigned char *first; /* the object's beginning: object.first_read bytes */
         pthread_mutex_t mutex;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The providers of credentials. Each returns an enum aws_provided or an error; since AWS_NOT_CONFIGURED is 0, "a ?: b"
- * is a's keys or error, and if it is not configured b's:
+ * The providers of credentials. Each returns an enum credential_provided or an error; since CREDENTIAL_NOT_CONFIGURED
+ * is 0, "a ?: b" is a's keys or error, and if it is not configured b's:
  *
  *   environment                         keys in variables
  *   role_arn + source_profile           keys of that profile > AssumeRole > keys of the role
@@ -23,13 +23,13 @@
 
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
+#include "daemon/source/aws/aws_answer.h"
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/sigv4.h"
-#include "daemon/source/s3/s3_reply.h"
+#include "daemon/source/store/fault.h"
 
 #include <arpa/inet.h>
 
-#define ANSWER_MAX (64 * KiB)
 #define CONTAINER_ENDPOINT "http://169.254.170.2"
 #define INSTANCE_ENDPOINT "http://169.254.169.254"
 #define INSTANCE_ENDPOINT_6 "http://[fd00:ec2::254]"
@@ -46,92 +46,33 @@ static unsigned env_number(const char *name, unsigned max, unsigned fallback)
         return value >= 1 && value <= max ? (unsigned)value : fallback;
 }
 
-int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, struct error *error)
+int aws_clients_init(struct service_clients *clients, const struct http_opts *http, struct error *error)
 {
-        uint64_t timeout = env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND;
-        const struct http_opts instance = {.connect_timeout_ns = timeout,
-                                           .stall_ns = timeout,
-                                           .backoff_ns = SECOND / 10,
-                                           .retry_after_ns = SECOND,
-                                           .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
-                                           .threads = 1};
-        /* All tries end before callers of aws_credentials_get() get an error. */
-        const struct http_opts others = {.connect_timeout_ns = 5 * SECOND,
-                                         .stall_ns = 5 * SECOND,
-                                         .backoff_ns = SECOND / 2,
-                                         .retry_after_ns = 2 * SECOND,
-                                         .tries = 4,
-                                         .threads = 1,
-                                         .ca = http != NULL ? http->ca : NULL,
-                                         .allow_plain = http != NULL ? http->allow_plain : NULL,
-                                         .n_allow_plain = http != NULL ? http->n_allow_plain : 0};
-        *clients = (struct aws_clients){.instance = NULL};
-        int r = http_new(&clients->instance, &instance, error) ?: http_new(&clients->others, &others, error);
-        if (r < 0)
-                aws_clients_deinit(clients);
-        return r;
-}
-
-void aws_clients_stop(struct aws_clients *clients)
-{
-        store_relaxed(&clients->instance->stopping, true);
-        store_relaxed(&clients->others->stopping, true);
-}
-
-void aws_clients_deinit(struct aws_clients *clients)
-{
-        clients->instance = http_free(clients->instance);
-        clients->others = http_free(clients->others);
-}
-
-/* ---- requests ---- */
-
-/* One request; any status is a success, and the body is not NULL. */
-static int fetch_answer(struct http *http, struct http_fetch *fetch, struct error *error)
-{
-        fetch->max_body = ANSWER_MAX;
-        fetch->accepts = http_accepts_any;
-        int r = http_fetch(http, fetch, 1, error);
-        if (r == 0 && fetch->answer.body == NULL && (fetch->answer.body = strdup("")) == NULL)
-                r = error_no_memory(error);
-        return r;
-}
-
-/* With one header more, unless its value is NULL. These endpoints may be asked without TLS. */
-static int fetch_with_header(struct http *http, const struct http_request *request, const char *name, const char *value,
-                             struct http_answer *answer, struct error *error)
-{
-        cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
-        struct http_fetch fetch = {.request = *request};
-        fetch.request.headers = &headers;
-        fetch.request.plain_ok = strncmp(request->url, "http://", 7) == 0;
-        int r = value != NULL ? http_headers_add(&headers, name, value, error) : 0;
-        r = r ?: fetch_answer(http, &fetch, error);
-        *answer = fetch.answer;
-        return r;
+        return service_clients_init(clients, http, env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND,
+                                    env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2), error);
 }
 
 /* ---- keys in variables and files ---- */
 
 /* Both keys, or neither. `names`: of the two settings. */
-static int keys_of_pair(struct aws_keys *keys, const char *access, const char *secret, const char *token,
+static int keys_of_pair(struct credential *keys, const char *access, const char *secret, const char *token,
                         const char *origin, const char *names, struct error *error)
 {
         if (access == NULL && secret == NULL)
-                return AWS_NOT_CONFIGURED;
+                return CREDENTIAL_NOT_CONFIGURED;
         if (access == NULL || secret == NULL)
                 return error_set(error, STREAMER_EPERM, "%s: of %s one is set without the other", origin, names);
-        return aws_keys_init(keys, access, secret, token, origin, error);
+        return credential_init_keys(keys, access, secret, token, origin, error);
 }
 
-static int environment_keys(struct aws_keys *keys, struct error *error)
+static int environment_keys(struct credential *keys, struct error *error)
 {
         return keys_of_pair(keys, aws_env("AWS_ACCESS_KEY_ID"), aws_env("AWS_SECRET_ACCESS_KEY"),
                             aws_env("AWS_SESSION_TOKEN"), "environment", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                             error);
 }
 
-static int profile_keys(struct aws_keys *keys, const struct aws_config *config, struct error *error)
+static int profile_keys(struct credential *keys, const struct aws_config *config, struct error *error)
 {
         char origin[160];
         snprintf(origin, sizeof(origin), "profile '%.120s'", config->profile);
@@ -176,7 +117,7 @@ int aws_container_uri(char **uri, struct error *error)
         return *uri != NULL ? 0 : error_no_memory(error);
 }
 
-static int container(struct aws_clients *clients, struct aws_keys *keys, struct error *error)
+static int container(struct service_clients *clients, struct credential *keys, struct error *error)
 {
         static const char origin[] = "container endpoint";
         const char *file = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
@@ -185,13 +126,13 @@ static int container(struct aws_clients *clients, struct aws_keys *keys, struct 
         cleanup_free char *uri = NULL;
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
-                return r < 0 ? r : AWS_NOT_CONFIGURED;
+                return r < 0 ? r : CREDENTIAL_NOT_CONFIGURED;
         const struct http_request request = {.url = uri, .shown = origin};
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
         r = r
-                    ?: fetch_with_header(clients->others, &request, "Authorization",
-                                         token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer, error);
+                    ?: service_get(clients->others, &request, "Authorization",
+                                   token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer, error);
         if (r < 0)
                 return r;
         if (answer.status != 200)
@@ -203,7 +144,7 @@ static int container(struct aws_clients *clients, struct aws_keys *keys, struct 
 
 #define SESSION_HEADER "X-aws-ec2-metadata-token"
 
-static int instance_fetch(struct aws_clients *clients, const char *method, const char *path, const char *name,
+static int instance_fetch(struct service_clients *clients, const char *method, const char *path, const char *name,
                           const char *value, struct http_answer *answer, struct error *error)
 {
         const char *named = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
@@ -213,34 +154,35 @@ static int instance_fetch(struct aws_clients *clients, const char *method, const
         size_t len = trimmed_len(endpoint, '/');
         cleanup_free char *url = format_new("%.*s%s", (int)len, endpoint, path);
         const struct http_request request = {.method = method, .url = url, .shown = "instance metadata"};
-        return url != NULL ? fetch_with_header(clients->instance, &request, name, value, answer, error)
+        return url != NULL ? service_get(clients->metadata, &request, name, value, answer, error)
                            : error_no_memory(error);
 }
 
 /* In a session of IMDSv2. The first version is not used: it discloses keys to any client that can make this machine
- * send a request. Also AWS_NOT_CONFIGURED if nothing answers, with the reason in *why: most machines are no instances.
+ * send a request. Also CREDENTIAL_NOT_CONFIGURED if nothing answers, with the reason in *why: most machines are no
+ * instances.
  */
-static int instance(struct aws_clients *clients, struct aws_keys *keys, struct error *why, struct error *error)
+static int instance(struct service_clients *clients, struct credential *keys, struct error *why, struct error *error)
 {
         const char *disabled = aws_env("AWS_EC2_METADATA_DISABLED");
         cleanup_with(http_answer_deinit) struct http_answer session = {.status = 0}, role = {.status = 0},
                                                             answer = {.status = 0};
         char path[256], origin[200];
         if (disabled != NULL && strcasecmp(disabled, "true") == 0)
-                return AWS_NOT_CONFIGURED;
+                return CREDENTIAL_NOT_CONFIGURED;
         int r = instance_fetch(clients, "PUT", "/latest/api/token", SESSION_HEADER "-ttl-seconds", "21600", &session,
                                why);
         if (r == 0 && session.status != 200)
                 r = error_set(why, STREAMER_EFAILED, "instance metadata answers %d to a request for a token (IMDSv2)",
                               session.status);
         if (r < 0)
-                return AWS_NOT_CONFIGURED;
+                return CREDENTIAL_NOT_CONFIGURED;
         r = instance_fetch(clients, NULL, ROLES_PATH, SESSION_HEADER, session.body, &role, error);
         if (r < 0)
                 return r;
         if (role.status != 200) {
                 error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)", role.status);
-                return AWS_NOT_CONFIGURED;
+                return CREDENTIAL_NOT_CONFIGURED;
         }
         size_t len = strcspn(role.body, "\r\n");
         if (len == 0 || len >= 128 || strcspn(role.body, "/?# ") < len)
@@ -260,8 +202,8 @@ static int instance(struct aws_clients *clients, struct aws_keys *keys, struct e
 /* ---- STS ---- */
 
 /* Keys for a role, requested with the token of a web identity, or else with other keys, which sign the request. */
-static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
-                       const char *role, const char *token, const struct aws_keys *signer, struct error *error)
+static int assume_role(struct service_clients *clients, struct credential *keys, const struct aws_config *config,
+                       const char *role, const char *token, const struct credential *signer, struct error *error)
 {
         static const struct http_access_ops unsigned_ops = {.authorize = NULL};
         const char *region = aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION") ?: aws_config_get(config, "region");
@@ -301,20 +243,20 @@ static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const
         int r = http_headers_add(&headers, "Content-Type", "application/x-www-form-urlencoded", error);
         if (r == 0 && signer != NULL)
                 r = aws_sign(&headers, &fetch.request, region ?: "us-east-1", time(NULL), signer, error);
-        r = r ?: fetch_answer(clients->others, &fetch, error);
+        r = r ?: service_fetch(clients->others, &fetch, error);
         if (r < 0)
                 return r;
         const struct http_answer *answer = &fetch.answer;
         if (answer->status == 200)
                 return aws_keys_parse_xml(keys, answer->body, answer->body_len, origin, error);
-        struct s3_fault fault;
-        s3_fault_parse(&fault, answer->body, answer->body_len);
+        struct store_fault fault;
+        store_fault_parse_xml(&fault, answer->body, answer->body_len);
         return error_set(error, STREAMER_EPERM, "STS answers %d%s%s%s%s (%s)", answer->status,
                          fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
                          fault.message, origin);
 }
 
-static int web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
+static int web_identity(struct service_clients *clients, struct credential *keys, const struct aws_config *config,
                         bool environment, struct error *error)
 {
         const char *file = environment ? aws_env("AWS_WEB_IDENTITY_TOKEN_FILE") : NULL;
@@ -323,7 +265,7 @@ static int web_identity(struct aws_clients *clients, struct aws_keys *keys, cons
         if (file == NULL)
                 file = aws_config_get(config, "web_identity_token_file");
         if (file == NULL)
-                return AWS_NOT_CONFIGURED;
+                return CREDENTIAL_NOT_CONFIGURED;
         if (role == NULL)
                 return error_set(error, STREAMER_EFAILED,
                                  "a web identity token file without a role (AWS_ROLE_ARN, role_arn)");
@@ -347,7 +289,8 @@ static int refuse_unsupported(const struct aws_config *config, struct error *err
 }
 
 /* An unknown text of the file is not repeated: it may be anything. */
-static int keys_of_source(struct aws_clients *clients, struct aws_keys *keys, const char *source, struct error *error)
+static int keys_of_source(struct service_clients *clients, struct credential *keys, const char *source,
+                          struct error *error)
 {
         struct error why = {.code = 0};
         int r;
@@ -366,7 +309,7 @@ static int keys_of_source(struct aws_clients *clients, struct aws_keys *keys, co
 }
 
 /* A profile that another one names, or itself. */
-static int keys_of_profile(struct aws_keys *keys, const struct aws_config *named_by, const char *name,
+static int keys_of_profile(struct credential *keys, const struct aws_config *named_by, const char *name,
                            struct error *error)
 {
         struct aws_config config = *named_by; /* the same files */
@@ -381,18 +324,18 @@ static int keys_of_profile(struct aws_keys *keys, const struct aws_config *named
                                   name);
 }
 
-static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
+static int keys_of_role(struct service_clients *clients, struct credential *keys, const struct aws_config *config,
                         struct error *error)
 {
         const char *role = aws_config_get(config, "role_arn");
         const char *profile = aws_config_get(config, "source_profile");
         const char *source = aws_config_get(config, "credential_source");
-        cleanup_with(aws_keys_deinit) struct aws_keys signer = {.access = NULL};
+        cleanup_with(credential_deinit) struct credential signer = {.access = NULL};
         if (role == NULL)
-                return AWS_NOT_CONFIGURED;
+                return CREDENTIAL_NOT_CONFIGURED;
         if (profile == NULL && source == NULL) {
                 if (aws_config_get(config, "web_identity_token_file") != NULL)
-                        return AWS_NOT_CONFIGURED;
+                        return CREDENTIAL_NOT_CONFIGURED;
                 /* Static keys of the profile are not used: it asks for a role. */
                 return refuse_unsupported(config, error)
                                ?: error_set(error, STREAMER_EFAILED,
@@ -408,14 +351,14 @@ static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, cons
                                  config->profile);
         int r = profile != NULL ? keys_of_profile(&signer, config, profile, error)
                                 : keys_of_source(clients, &signer, source, error);
-        return r == AWS_KEYS ? assume_role(clients, keys, config, role, NULL, &signer, error) : r;
+        return r == CREDENTIAL_FOUND ? assume_role(clients, keys, config, role, NULL, &signer, error) : r;
 }
 
 /* ---- the chain ---- */
 
 /* A profile that the settings name has precedence over the environment's keys and web identity, which may be another
  * program's. */
-int aws_find_keys(struct aws_clients *clients, struct aws_keys *keys, const char *profile, struct error *error)
+int aws_find_keys(struct service_clients *clients, struct credential *keys, const char *profile, struct error *error)
 {
         cleanup_with(aws_config_deinit) struct aws_config config;
         struct error why = {.text = "disabled"};

@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The providers of credentials, tried along the chain that credentials.h describes.
+ * The providers of credentials, tried along the chain that aws_credentials.h describes.
  */
 #pragma once
 
-#include "daemon/io/http/http.h"
-#include "daemon/source/aws/keys.h"
+#include "daemon/source/store/credential.h"
+#include "daemon/source/store/service.h"
 
-struct aws_clients {
-        struct http *instance; /* its metadata answer within a second or two, or not at all */
-        struct http *others;   /* waits longer: a container's endpoint may start together with the container */
-};
+/* As service_clients_init(), with the limits that AWS's variables set. */
+int aws_clients_init(struct service_clients *clients, const struct http_opts *http, struct error *error);
 
-/* Of `http` the certificates and the hosts that plain http is allowed to are used, for the others; NULL: none. */
-int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, struct error *error);
-void aws_clients_stop(struct aws_clients *clients); /* calls end soon, with STREAMER_ECANCELED */
-void aws_clients_deinit(struct aws_clients *clients);
-
-/* AWS_KEYS or an error. Blocks, with each provider for a bounded time. `profile` NULL: AWS's variables name it. */
-int aws_find_keys(struct aws_clients *clients, struct aws_keys *keys, const char *profile, struct error *error);
+/* CREDENTIAL_FOUND or an error. Blocks, with each provider for a bounded time. `profile` NULL: AWS's variables name it.
+ */
+int aws_find_keys(struct service_clients *clients, struct credential *keys, const char *profile, struct error *error);
 
 /* ---- for the tests ---- */
 

@@ -116,8 +116,8 @@ static char *canonical_request(const struct http_request *request, const struct 
 static int sign(char out[HEX], const char *secret, const char *scope, const char *text)
 {
         unsigned char key[DIGEST];
-        char first[4 + AWS_SECRET_MAX];
-        if (strlen(secret) >= AWS_SECRET_MAX)
+        char first[4 + CREDENTIAL_SECRET_MAX];
+        if (strlen(secret) >= CREDENTIAL_SECRET_MAX)
                 return -1;
         memcpy(first, "AWS4", 4);
         memcpy(first + 4, secret, strlen(secret));
@@ -141,7 +141,7 @@ static const char *own_header(const struct http_request *request, const char *na
 }
 
 int aws_sign(struct http_headers *headers, const struct http_request *request, const char *region, time_t when,
-             const struct aws_keys *keys, struct error *error)
+             const struct credential *keys, struct error *error)
 {
         bool sts = request->body != NULL;
         char date[32], names[128] = "", body_digest[HEX], digest[HEX], signature[HEX];

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "daemon/io/http/http.h"
-#include "daemon/source/aws/keys.h"
+#include "daemon/source/store/credential.h"
 
 struct aws_param {
         const char *name, *value;
@@ -19,6 +19,6 @@ char *aws_query(struct aws_param *params, size_t n);
 
 /* Adds the headers of the signature to `headers`, which may be those of the request. A request with a body is one to
  * STS, another one to S3. Its URL is encoded, with its query as aws_query() makes it. STREAMER_ENOMEM, also for a
- * secret of AWS_SECRET_MAX bytes. */
+ * secret of CREDENTIAL_SECRET_MAX bytes. */
 int aws_sign(struct http_headers *headers, const struct http_request *request, const char *region, time_t when,
-             const struct aws_keys *keys, struct error *error);
+             const struct credential *keys, struct error *error);

@@ -11,7 +11,8 @@
 #include "daemon/base/util.h"
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/sigv4.h"
-#include "daemon/source/s3/s3_reply.h"
+#include "daemon/source/store/fault.h"
+#include "daemon/source/store/store.h"
 
 #include <pthread.h>
 
@@ -148,7 +149,7 @@ struct s3_endpoints *s3_endpoints_free(struct s3_endpoints *endpoints)
         if (endpoints == NULL)
                 return NULL;
         for (size_t i = 0; i < endpoints->n; i++) {
-                aws_credentials_free(endpoints->all[i].credentials);
+                renewal_free(endpoints->all[i].credentials);
                 free(endpoints->all[i].url);
                 free(endpoints->all[i].ca);
         }
@@ -159,29 +160,10 @@ struct s3_endpoints *s3_endpoints_free(struct s3_endpoints *endpoints)
 
 /* ---- the endpoint of a source ---- */
 
-/* "s3://models" is that bucket and not "s3://models-2"; "s3://b/llama" covers both
- * "llama/" and "llama-3/", as a prefix of keys does. */
-static size_t covers(const char *prefix, const char *source)
-{
-        size_t len = strlen(prefix);
-        if (strncmp(prefix, source, len) != 0)
-                return 0;
-        bool bucket_alone = strchr(prefix + strlen("s3://"), '/') == NULL;
-        return bucket_alone && source[len] != '/' && source[len] != '\0' ? 0 : len;
-}
-
 const struct s3_endpoint *s3_endpoints_find(const struct s3_endpoints *endpoints, const char *source)
 {
-        const struct s3_endpoint *best = &endpoints->all[0];
-        size_t best_len = 0;
-        for (size_t i = 1; i < endpoints->n; i++) {
-                size_t len = covers(endpoints->all[i].source, source);
-                if (len > best_len) {
-                        best = &endpoints->all[i];
-                        best_len = len;
-                }
-        }
-        return best;
+        const struct s3_endpoint *all = endpoints->all;
+        return &all[store_find(&all[0].source, sizeof(all[0]), endpoints->n, source)];
 }
 
 /* ---- regions ---- */
@@ -262,32 +244,27 @@ static int authorize(struct http_access *access, const struct http_request *requ
                      struct error *error)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
-        cleanup_with(aws_keys_deinit) struct aws_keys keys = {.access = NULL};
+        cleanup_with(credential_deinit) struct credential keys = {.access = NULL};
         if (a->endpoint->credentials == NULL)
                 return HTTP_AUTHORIZED;
-        int r = aws_credentials_get(a->endpoint->credentials, &keys, error);
-        if (r != AWS_CREDENTIALS_READY)
-                return r == AWS_CREDENTIALS_LATER ? HTTP_AUTHORIZED_LATER : r;
+        int r = renewal_get(a->endpoint->credentials, &keys, error);
+        if (r != RENEWAL_READY)
+                return r == RENEWAL_LATER ? HTTP_AUTHORIZED_LATER : r;
         more->credentials = keys.number;
         return aws_sign(more, request, a->region, time(NULL) + (time_t)load_relaxed(&a->endpoints->clock_ahead), &keys,
                         error);
 }
 
-static void read_fault(struct s3_fault *fault, const struct http_answer *answer)
+static void read_fault(struct store_fault *fault, const struct http_answer *answer)
 {
         const char *region = http_headers_find(&answer->headers, "x-amz-bucket-region");
-        const char *id = http_headers_find(&answer->headers, "x-amz-request-id");
-        *fault = (struct s3_fault){.code = ""};
-        if (answer->body_len > 0)
-                s3_fault_parse(fault, answer->body, answer->body_len);
+        store_fault_read(fault, answer, "x-amz-request-id");
         if (region != NULL)
                 snprintf(fault->region, sizeof(fault->region), "%.40s", region);
-        if (fault->request_id[0] == '\0' && id != NULL)
-                error_escape(fault->request_id, sizeof(fault->request_id), id);
 }
 
 /* The region that the store names becomes part of a host's name, which it must not change otherwise. */
-static bool note_move(struct s3_auth *a, int status, const struct s3_fault *fault)
+static bool note_move(struct s3_auth *a, int status, const struct store_fault *fault)
 {
         const char *region = fault->region;
         bool may = status == 301 || status == 302 || status == 307 || status == 400 || status == 403;
@@ -304,7 +281,7 @@ static bool note_move(struct s3_auth *a, int status, const struct s3_fault *faul
         return true;
 }
 
-static bool keys_expired(struct s3_auth *a, const struct http_answer *answer, const struct s3_fault *fault)
+static bool keys_expired(struct s3_auth *a, const struct http_answer *answer, const struct store_fault *fault)
 {
         static const char *const codes[] = {"ExpiredToken",         "ExpiredTokenException", "InvalidToken",
                                             "TokenRefreshRequired", "InvalidAccessKeyId",    "RequestExpired"};
@@ -312,12 +289,12 @@ static bool keys_expired(struct s3_auth *a, const struct http_answer *answer, co
         for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
                 expired |= strcmp(fault->code, codes[i]) == 0;
         return expired && a->endpoint->credentials != NULL &&
-               aws_credentials_refused(a->endpoint->credentials, answer->credentials);
+               renewal_refused(a->endpoint->credentials, answer->credentials);
 }
 
 /* True: the clock that the request was signed by differs from the store's, which is known now. Signatures are valid for
  * 15 minutes; less than that is no reason for the refusal. */
-static bool set_clock(struct s3_auth *a, const struct http_answer *answer, const struct s3_fault *fault)
+static bool set_clock(struct s3_auth *a, const struct http_answer *answer, const struct store_fault *fault)
 {
         const char *text = http_headers_find(&answer->headers, "Date");
         time_t date = text != NULL ? http_date(text) : -1;
@@ -332,47 +309,21 @@ static bool set_clock(struct s3_auth *a, const struct http_answer *answer, const
         return true;
 }
 
-/* "403 AccessDenied: no (s3://b/key, request R1, credentials from settings)". */
-static int report(struct s3_auth *a, const struct http_request *request, int status, const struct s3_fault *fault,
-                  const char *region, int code, struct error *error)
-{
-        char text[1024] = "", origin[512] = "";
-        if (region != NULL)
-                format_append(text, sizeof(text), "the bucket is in region %s, not in %s: ", region, a->region);
-        format_append(text, sizeof(text), "the store answers %d", status);
-        if (fault->code[0] != '\0')
-                format_append(text, sizeof(text), " %s", fault->code);
-        if (fault->message[0] != '\0')
-                format_append(text, sizeof(text), ": %s", fault->message);
-        format_append(text, sizeof(text), " (%s, ", request->shown);
-        if (fault->request_id[0] != '\0')
-                format_append(text, sizeof(text), "request %s, ", fault->request_id);
-        if (a->endpoint->credentials != NULL)
-                aws_credentials_origin(a->endpoint->credentials, origin, sizeof(origin));
-        if (a->endpoint->credentials == NULL)
-                format_append(text, sizeof(text), "unsigned)");
-        else if (origin[0] == '\0')
-                format_append(text, sizeof(text), "no credentials)");
-        else
-                format_append(text, sizeof(text), "credentials from %s)", origin);
-        return error_set(error, code, "%s", text);
-}
-
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
-        struct s3_fault fault;
-        int status = answer->status, code = STREAMER_EFAILED;
+        struct store_fault fault;
+        char before[160] = "";
+        int status = answer->status;
         read_fault(&fault, answer);
         bool moved = note_move(a, status, &fault);
         bool again = !moved && (keys_expired(a, answer, &fault) || set_clock(a, answer, &fault) ||
                                 strcmp(fault.code, "RequestTimeout") == 0);
-        if (!moved && status == 404)
-                code = STREAMER_ENOENT;
-        else if (!moved && (status == 401 || status == 403))
-                code = STREAMER_EPERM;
-        report(a, request, status, &fault, moved ? fault.region : NULL, code, error);
+        if (moved)
+                snprintf(before, sizeof(before), "the bucket is in region %s, not in %s: ", fault.region, a->region);
+        int code = moved ? STREAMER_EFAILED : store_fault_code(status);
+        store_fault_report(&fault, request, status, before, a->endpoint->credentials, "unsigned", code, error);
         return again ? HTTP_REFUSAL_RETRY : code;
 }
 

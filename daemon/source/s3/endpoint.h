@@ -6,7 +6,7 @@
 #pragma once
 
 #include "daemon/io/http/http.h"
-#include "daemon/source/aws/credentials.h"
+#include "daemon/source/aws/aws_credentials.h"
 
 #define S3_REGION 48
 #define S3_BUCKET 256
@@ -29,8 +29,8 @@ struct s3_endpoint {
         char *url, *ca;
         char region[S3_REGION]; /* "": not configured */
         enum s3_addressing addressing;
-        struct aws_credentials *credentials; /* NULL: unsigned */
-        struct error fault;                  /* in variables and files of other programs: the endpoint is not usable */
+        struct renewal *credentials; /* NULL: unsigned */
+        struct error fault;          /* in variables and files of other programs: the endpoint is not usable */
 };
 
 struct s3_endpoints; /* shared by threads */

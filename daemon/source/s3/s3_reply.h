@@ -1,42 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses an S3 store's XML (a page of ListObjectsV2, and errors) and checksums, and XML of other services. Pure.
+ * Parses an S3 store's lists (a page of ListObjectsV2) and checksums. Pure.
  */
 #pragma once
 
 #include "daemon/source/listing.h"
-
-/* ---- XML ---- */
-
-#define XML_ELEMENTS (1u << 18)
-
-struct xml_element {
-        const char *name; /* without its prefix */
-        char *text;       /* between the previous tag and the end tag; may be changed */
-        unsigned depth;   /* elements around it */
-};
-
-struct xml {
-        struct xml_element *elements; /* in the order of their end tags */
-        size_t n;
-        char *texts;
-        size_t size;     /* of texts */
-        const char *why; /* the text is not valid: its elements are those before the fault; NULL: it is valid */
-};
-
-/* By libexpat. Accepts only UTF-8, no document type (so only XML's predefined entities), and at most XML_ELEMENTS. */
-void xml_init(struct xml *xml, const char *text, size_t size);
-void xml_deinit(struct xml *xml);
-
-/* ---- errors ---- */
-
-struct s3_fault {
-        char code[80], message[240], request_id[120];
-        char region[48]; /* where the bucket is, if the error names it */
-};
-
-/* From an error's body; missing fields are "", and all of them if it is no XML, as that of a proxy. */
-void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size);
 
 /* ---- lists ---- */
 

@@ -21,7 +21,8 @@ void remote_dir_deinit(struct remote_dir *dir)
         dir->access = http_access_unref(dir->access);
         free(dir->url);
         free(dir->shown);
-        dir->url = dir->shown = NULL;
+        free(dir->tail);
+        dir->url = dir->shown = dir->tail = NULL;
 }
 
 /* Without its query, and with the file's own name, by which it is compared with other files and lists. A name that is
@@ -40,6 +41,7 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
 {
         const struct listed_file *listed = NULL;
         *url = (struct object_url){.access = dir->access,
+                                   .dialect = dir->dialect,
                                    .header = file->header,
                                    .text = file->text,
                                    .atomic = dir->atomic,
@@ -48,13 +50,13 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
                 url->url = strdup(dir->source);
                 url->shown = shown_url(dir->source);
         } else {
-                cleanup_free char *encoded = http_url_encode(file->name, "/");
-                url->url = encoded != NULL ? format_new("%s%s", dir->url, encoded) : NULL;
+                cleanup_free char *encoded = http_url_encode(file->name, dir->keep ?: "/");
+                url->url = encoded != NULL ? format_new("%s%s%s", dir->url, encoded, dir->tail ?: "") : NULL;
                 url->shown = format_new("%s%s", dir->shown, file->name);
                 listed = dir->etags && dir->listing != NULL ? listing_find(dir->listing, file->name) : NULL;
         }
         const char *tag = listed != NULL ? filled(listed->tag) : NULL;
-        bool is_etag = tag != NULL && strchr(tag, '"') != NULL;
+        bool is_etag = tag != NULL && (dir->dialect != NULL || strchr(tag, '"') != NULL);
         url->etag = is_etag ? tag : NULL;
         url->modified = is_etag ? NULL : tag;
         return url->url != NULL && url->shown != NULL ? 0 : error_no_memory(error);

@@ -12,12 +12,15 @@
 struct remote_dir {
         const char *source; /* canonical; borrowed */
         struct http *http;
-        struct http_access *access; /* NULL: no credentials */
-        char *url, *shown;          /* of the directory, with its slash: encoded; for messages */
-        bool atomic;                /* as object_url.atomic */
-        bool etags;                 /* the tags of the listing are ETags or times */
-        struct listing *listing;    /* of the weights; NULL: the directory is not listed */
-        const char *promise;        /* of the listing: "listed in ..." */
+        struct http_access *access;         /* NULL: no credentials */
+        char *url, *shown;                  /* of the directory, with its slash: encoded; for messages */
+        bool atomic;                        /* as object_url.atomic */
+        const struct http_dialect *dialect; /* of the store; NULL */
+        bool etags;                         /* the tags of the listing are ETags or times, or versions of the dialect */
+        const char *keep;                   /* characters of names that URLs have as they are; NULL: "/" */
+        char *tail;                         /* of each URL, after the name; NULL: none */
+        struct listing *listing;            /* of the weights; NULL: the directory is not listed */
+        const char *promise;                /* of the listing: "listed in ..." */
 };
 
 struct remote_file {

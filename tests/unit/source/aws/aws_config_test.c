@@ -6,7 +6,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/source/aws/aws_config.h"
-#include "daemon/source/aws/keys.h"
+#include "daemon/source/aws/aws_answer.h"
 
 static struct aws_config config;
 static struct error error;
@@ -142,7 +142,7 @@ TEST(the_default_files_are_in_the_home_directory)
 
 /* ---- keys ---- */
 
-static int parse_json(struct aws_keys *keys, const char *text)
+static int parse_json(struct credential *keys, const char *text)
 {
         char *copy = format_text("%s", text);
         return aws_keys_parse_json(keys, copy, strlen(copy), "TEST", &error);
@@ -150,7 +150,7 @@ static int parse_json(struct aws_keys *keys, const char *text)
 
 TEST(keys_from_json)
 {
-        struct aws_keys keys;
+        struct credential keys;
         ck_assert_int_eq(parse_json(&keys, "{\"Code\":\"Success\",\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\\/\","
                                            "\"Token\":\"T\",\"Other\":[1,{}],\"Expiration\":\"2031-02-28T12:00:00Z\"}"),
                          1);
@@ -179,16 +179,16 @@ static const struct {
 
 TEST(the_error_of_bad_keys_does_not_quote_them, EACH(bad_json))
 {
-        struct aws_keys keys;
+        struct credential keys;
         FAILS_WITH(error, parse_json(&keys, bad_json[_i].text), STREAMER_EFAILED, bad_json[_i].why);
         ck_assert_ptr_null(strstr(error.text, "thesecret"));
 }
 
 TEST(a_secret_that_cannot_be_signed_with_is_refused)
 {
-        struct aws_keys keys;
-        char *secret = must_alloc(AWS_SECRET_MAX + 1);
-        memset(secret, 's', AWS_SECRET_MAX);
+        struct credential keys;
+        char *secret = must_alloc(CREDENTIAL_SECRET_MAX + 1);
+        memset(secret, 's', CREDENTIAL_SECRET_MAX);
         FAILS_SAYING(error,
                      parse_json(&keys, format_text("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"%s\"}", secret)),
                      STREAMER_EFAILED, "an empty or overlong secret key (TEST)");
@@ -196,7 +196,7 @@ TEST(a_secret_that_cannot_be_signed_with_is_refused)
 
 TEST(keys_from_xml)
 {
-        struct aws_keys keys;
+        struct credential keys;
         char text[] = "<AssumeRoleWithWebIdentityResponse xmlns='x'><R><Credentials><AccessKeyId>A</AccessKeyId>"
                       "<SecretAccessKey>S</SecretAccessKey><SessionToken>T</SessionToken>"
                       "<Expiration>2031-02-28T12:00:00.123Z</Expiration></Credentials></R>"
@@ -220,7 +220,7 @@ static const struct {
 
 TEST(keys_expire_at_a_time_in_utc, EACH(times))
 {
-        struct aws_keys keys;
+        struct credential keys;
         const char *text =
                 format_text("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"Expiration\":\"%s\"}", times[_i].text);
         ck_assert_int_eq(parse_json(&keys, text), times[_i].time != 0 ? 1 : STREAMER_EFAILED);

@@ -44,10 +44,10 @@ TEST(one_refresh_runs_at_a_time_and_no_load_waits_for_it)
         set_container();
         ck_assert_int_eq(get(), 0);
         hang = true;
-        ck_assert(aws_credentials_refused(credentials, keys.number + 1));
-        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert(renewal_refused(credentials, keys.number + 1));
+        ck_assert(renewal_refused(credentials, keys.number));
         for (int i = 0; i < 100; i++)
-                ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+                ck_assert_int_eq(renewal_get(credentials, &keys, &error), 1);
         ck_assert_uint_le(service.requests, 2);
 }
 
@@ -56,10 +56,10 @@ TEST(keys_rejected_by_the_store_are_replaced)
         set_container();
         ck_assert_int_eq(get(), 0);
         uint64_t old = keys.number;
-        ck_assert(aws_credentials_refused(credentials, old));
+        ck_assert(renewal_refused(credentials, old));
         assert_keys("AK2", "thesecret", "T2", "container endpoint");
         for (int i = 0; i < 3; i++) {
-                ck_assert(aws_credentials_refused(credentials, old)); /* of a request that was under way */
+                ck_assert(renewal_refused(credentials, old)); /* of a request that was under way */
                 assert_keys("AK2", "thesecret", "T2", "container endpoint");
         }
         ck_assert_uint_eq(service.requests, 2);
@@ -70,9 +70,9 @@ TEST(unchanged_keys_are_rejected_once)
         setenv("AWS_ACCESS_KEY_ID", "A", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
         ck_assert_int_eq(get(), 0);
-        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert(renewal_refused(credentials, keys.number));
         ck_assert_int_eq(get(), 0);
-        ck_assert(!aws_credentials_refused(credentials, keys.number));
+        ck_assert(!renewal_refused(credentials, keys.number));
 }
 
 TEST(files_are_reread_when_the_store_rejects_the_keys)
@@ -80,13 +80,13 @@ TEST(files_are_reread_when_the_store_rejects_the_keys)
         write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F1\naws_secret_access_key=s\n");
         assert_keys("F1", "s", "", "profile 'default'");
         write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F2\naws_secret_access_key=t\n");
-        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert(renewal_refused(credentials, keys.number));
         assert_keys("F2", "t", "", "profile 'default'");
 }
 
 static void await_request(unsigned number)
 {
-        AWAIT((aws_keys_deinit(&keys), aws_credentials_get(credentials, &keys, &error), service.requests >= number));
+        AWAIT((credential_deinit(&keys), renewal_get(credentials, &keys, &error), service.requests >= number));
 }
 
 TEST(a_failed_refresh_keeps_unexpired_keys)
@@ -105,10 +105,10 @@ TEST(rejected_keys_wait_for_a_retried_refresh)
         ck_assert_int_eq(get(), 0);
         uint64_t old = keys.number;
         status = 503;
-        ck_assert(aws_credentials_refused(credentials, old));
+        ck_assert(renewal_refused(credentials, old));
         await_request(5); /* all of the first fetch have failed */
-        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
-        ck_assert(aws_credentials_refused(credentials, old));
+        ck_assert_int_eq(renewal_get(credentials, &keys, &error), 1);
+        ck_assert(renewal_refused(credentials, old));
         status = 200;
         assert_keys("AK2", "thesecret", "T2", "container endpoint");
 }
@@ -124,7 +124,7 @@ TEST(exit_does_not_wait_for_a_hanging_service)
         open_with(&(struct aws_credentials_opts){.profile = NULL});
         await_request(1);
         uint64_t begun = clock_ns();
-        credentials = aws_credentials_free(credentials);
+        credentials = renewal_free(credentials);
         ck_assert_uint_lt(clock_ns() - begun, UINT64_C(20) * 1000000000);
 }
 
@@ -147,7 +147,7 @@ TEST(a_containers_token_file_is_read_each_time)
         service.answer = answer_any_token;
         ck_assert_int_eq(get(), 0);
         file_write(getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "bearer next\n", 12);
-        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert(renewal_refused(credentials, keys.number));
         assert_keys("AK2", "thesecret", "T2", "container endpoint");
         ck_assert_str_eq(requests_seen, "bearer thetoken\nbearer next\n");
 }
@@ -160,7 +160,7 @@ TEST(a_web_identitys_token_file_is_read_each_time)
         setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
         ck_assert_int_eq(get(), 0);
         file_write(path, "next", 4);
-        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert(renewal_refused(credentials, keys.number));
         assert_keys("AK2", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
         ck_assert_str_eq(requests_seen, "WebIdentityToken=a.b%2Bc\nWebIdentityToken=next\n");
 }

@@ -132,7 +132,7 @@ TEST(plain_http_to_sts_is_for_loopback_and_hosts_that_are_named)
         setenv("AWS_ENDPOINT_URL_STS", format_text("http://0.0.0.0%s", strrchr(service.url, ':')), 1);
         assert_fails(STREAMER_EPERM, "plain http is refused");
         ck_assert_uint_eq(service.requests, 0);
-        credentials = aws_credentials_free(credentials);
+        credentials = renewal_free(credentials);
         open_with(&(struct aws_credentials_opts){.http = &http});
         assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
 }
@@ -143,7 +143,7 @@ TEST(sts_uses_the_common_endpoint_unless_it_has_its_own)
         setenv("AWS_ENDPOINT_URL", service.url, 1);
         setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1", 1);
         ck_assert_int_ne(get(), 0);
-        credentials = aws_credentials_free(credentials);
+        credentials = renewal_free(credentials);
         unsetenv("AWS_ENDPOINT_URL_STS");
         assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
 }
@@ -167,7 +167,7 @@ TEST(a_web_identity_without_a_role_or_token)
 {
         setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent/token", 1);
         assert_fails(STREAMER_EFAILED, "a web identity token file without a role (AWS_ROLE_ARN, role_arn)");
-        credentials = aws_credentials_free(credentials);
+        credentials = renewal_free(credentials);
         setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
         assert_fails(STREAMER_EFAILED, "/nonexistent/token");
 }
@@ -268,9 +268,9 @@ TEST(a_silent_provider_fails_loads_before_its_timeout)
         hang = true;
         setenv("AWS_METADATA_SERVICE_TIMEOUT", "60", 1);
         open_with(&(struct aws_credentials_opts){.profile = NULL});
-        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        ck_assert_int_eq(renewal_get(credentials, &keys, &error), 1);
         __atomic_store_n(&advanced, 20, __ATOMIC_SEQ_CST);
-        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        ck_assert_int_eq(renewal_get(credentials, &keys, &error), 1);
         __atomic_store_n(&advanced, 31, __ATOMIC_SEQ_CST);
         assert_fails(STREAMER_EFAILED, "credentials: the provider does not answer");
 }
@@ -298,7 +298,7 @@ static void assert_from(const char *from)
 {
         ck_assert_msg(get() == 0, "%s", error.text);
         ck_assert_str_eq(keys.origin, from);
-        credentials = aws_credentials_free(credentials);
+        credentials = renewal_free(credentials);
 }
 
 TEST(web_identity_precedes_container_precedes_instance)

@@ -61,7 +61,7 @@ static void assert_decides(char *line, size_t set)
         if (strcmp(fields[4], "?") != 0)
                 ck_assert_msg(strcmp(endpoint->url ?: "-", fields[4]) == 0, "set %zu: %s, not %s", set, endpoint->url,
                               fields[4]);
-        credentials = aws_credentials_free(credentials);
+        credentials = renewal_free(credentials);
         s3_endpoints_free(endpoints);
 }
 

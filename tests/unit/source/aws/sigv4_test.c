@@ -70,7 +70,7 @@ static void assert_signs(char *answer, unsigned i)
         const struct row row = row_of(i);
         char *date = strtok(answer, "\t"), *expected = strtok(NULL, "\n");
         const char *token = filled(row.token), *form = filled(row.form);
-        const struct aws_keys keys = {.access = ACCESS, .secret = SECRET, .token = (char *)(uintptr_t)token};
+        const struct credential keys = {.access = ACCESS, .secret = SECRET, .token = (char *)(uintptr_t)token};
         struct http_headers headers = {.n = 0};
         const struct http_request request = {.method = row.method,
                                              .url = row.url,
@@ -115,14 +115,14 @@ TEST(a_signature_is_botocores)
 
 TEST(a_secret_beyond_the_limit_is_refused)
 {
-        char secret[AWS_SECRET_MAX + 1];
-        memset(secret, 's', AWS_SECRET_MAX);
-        secret[AWS_SECRET_MAX] = '\0';
-        const struct aws_keys keys = {.access = ACCESS, .secret = secret};
+        char secret[CREDENTIAL_SECRET_MAX + 1];
+        memset(secret, 's', CREDENTIAL_SECRET_MAX);
+        secret[CREDENTIAL_SECRET_MAX] = '\0';
+        const struct credential keys = {.access = ACCESS, .secret = secret};
         const struct http_request request = {.url = "http://h/"};
         ck_assert_int_eq(aws_sign(&out, &request, "us-east-1", 0, &keys, &error), STREAMER_ENOMEM);
         ck_assert_uint_eq(out.n, 0);
-        secret[AWS_SECRET_MAX - 1] = '\0';
+        secret[CREDENTIAL_SECRET_MAX - 1] = '\0';
         ck_assert_int_eq(aws_sign(&out, &request, "us-east-1", 0, &keys, &error), 0);
 }
 

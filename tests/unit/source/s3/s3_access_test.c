@@ -7,7 +7,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/source/s3/endpoint.h"
 
-static struct aws_credentials *credentials;
+static struct renewal *credentials;
 static struct s3_endpoint site;
 static struct s3_endpoints *endpoints;
 static struct http_access *access_;
@@ -38,7 +38,7 @@ static void end(void)
 {
         http_access_unref(access_);
         s3_endpoints_free(endpoints);
-        aws_credentials_free(credentials);
+        renewal_free(credentials);
 }
 
 /* ---- requests ---- */
