@@ -60,6 +60,8 @@ struct object {
         uint64_t first_read;      /* bytes to read before the header's length is known; the 8 that state it, at least */
         unsigned char sha256[32]; /* published digest, where has_sha256 */
         bool has_sha256;
+        uint32_t crc32c; /* published by its store, where has_crc32c; counts where there is no SHA-256 */
+        bool has_crc32c;
         union { /* the kind's own */
                 struct {
                         int fd, direct;

@@ -84,7 +84,7 @@ int sums_apply(struct text *text, const char *shown, struct object *objects, siz
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error)
 {
         for (size_t i = 0; i < n; i++)
-                if (!objects[i].has_sha256)
+                if (!objects[i].has_sha256 && !objects[i].has_crc32c)
                         return error_set(error, STREAMER_EFAILED, "no published SHA-256: not listed in %s (%s)", where,
                                          objects[i].path);
         return 0;

@@ -11,7 +11,7 @@ int sums_find(const struct root_path *folder, struct object *objects, size_t n, 
 
 /* A list as sha256sum writes it; `shown` is its name in messages. */
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
-/* STREAMER_EFAILED: an object has none. */
+/* STREAMER_EFAILED: an object has none, and no crc32c of its store's. */
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
 /* Ignores text that is not a hexadecimal digest. Fails if two publishers give different digests. */
 int sums_set_digest(struct object *object, const char *hex, const char *publisher, struct error *error);

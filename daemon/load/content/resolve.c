@@ -3,6 +3,7 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/log/log.h"
+#include "daemon/base/crc32c.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 
@@ -155,6 +156,7 @@ static int hash_header(struct header_text *text, struct error *error)
         if (text->sha256 == NULL || EVP_DigestInit_ex(text->sha256, EVP_sha256(), NULL) != 1 ||
             EVP_DigestUpdate(text->sha256, text->map, ST_PREFIX + text->n) != 1)
                 return error_set(error, STREAMER_ENOMEM, "SHA-256 could not be set up");
+        text->crc32c = crc32c(0, text->map, ST_PREFIX + text->n);
         return 0;
 }
 

@@ -25,6 +25,7 @@ struct header_text {
         uint64_t size;                /* mapped */
         uint64_t n;                   /* of the header itself, without its prefix */
         struct evp_md_ctx_st *sha256; /* of its 8 + n bytes, before they were parsed, which changes them; or NULL */
+        uint32_t crc32c;              /* likewise, where sha256 is not NULL */
 };
 
 struct resolved {

@@ -5,6 +5,7 @@
  */
 #include "tests/lib/core.h"
 
+#include "daemon/base/crc32c.h"
 #include "daemon/base/hash.h"
 #include "daemon/load/content/resolve.h"
 
@@ -158,6 +159,43 @@ TEST(a_changed_header_does_not_match)
         begin_file(false);
         ck_assert_int_eq(EVP_DigestUpdate(resolved.texts[0].sha256, " ", 1), 1);
         ck_assert_int_eq(check(0), STREAMER_EFAILED);
+}
+
+/* ---- a crc32c of the store's ---- */
+
+static void publish_crc32c(uint32_t flip)
+{
+        struct object *object = &resolved.set.objects[0];
+        size_t size;
+        char *image = file_read(object->path, &size);
+        object->crc32c = crc32c(0, image, size) ^ flip;
+        object->has_crc32c = true;
+        object->has_sha256 = false;
+}
+
+TEST(a_crc32c_counts_where_no_digest_is_published, .to = 2)
+{
+        begin_file(_i == 1);
+        publish_crc32c(0);
+        ck_assert_msg(check(0) == 0, "%s", error.text);
+}
+
+TEST(another_crc32c_is_named)
+{
+        begin_file(false);
+        publish_crc32c(1);
+        const struct object *object = &resolved.set.objects[0];
+        FAILS_SAYING(error, check(0), STREAMER_EFAILED,
+                     format_text("crc32c differs: %08x published, %08x read (%s)", object->crc32c, object->crc32c ^ 1,
+                                 object->path));
+}
+
+TEST(a_digest_comes_before_a_crc32c)
+{
+        begin_file(false);
+        publish_crc32c(1);
+        resolved.set.objects[0].has_sha256 = true;
+        ck_assert_int_eq(check(0), 0);
 }
 
 /* ---- several files ---- */
