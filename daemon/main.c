@@ -214,6 +214,9 @@ static int make_stores(const struct config *config, struct sources *sources, str
         return http_new(&sources->http, &opts, error)
                        ?: s3_endpoints_new(&sources->s3, &s3, config->s3_sources, config->n_s3_sources,
                                            &sources->http->opts, error)
+                       ?: gcs_stores_new(&sources->gcs, &config->gcs, config->gcs_sources, config->n_gcs_sources,
+                                         (const char *const *)config->gcs_token_hosts, config->n_gcs_token_hosts,
+                                         &sources->http->opts, error)
                        ?: hf_new(&sources->hf, config->hf.endpoint, config_variable(config, "hf.endpoint"),
                                  config->hf.token, error);
 }
@@ -423,6 +426,7 @@ static void take_apart(struct daemon *d)
         cuda_free(d->devices.cuda);
         source_roots_free(d->sources.roots);
         s3_endpoints_free(d->sources.s3);
+        gcs_stores_free(d->sources.gcs);
         hf_free(d->sources.hf);
         http_free(d->sources.http);
         wake_free(d->wake);

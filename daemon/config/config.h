@@ -10,6 +10,7 @@
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/desired/desired.h"
 #include "daemon/serve/limits.h"
+#include "daemon/source/gcs/gcs.h"
 #include "daemon/source/s3/endpoint.h"
 #include "daemon/source/web/http_auth.h"
 
@@ -76,6 +77,11 @@ struct config {
         struct s3_endpoint_opts s3;
         struct s3_endpoint_opts *s3_sources;
         size_t n_s3_sources;
+        struct gcs_opts gcs;
+        struct gcs_opts *gcs_sources;
+        size_t n_gcs_sources;
+        char **gcs_token_hosts;
+        size_t n_gcs_token_hosts;
         struct {
                 char *endpoint; /* of the Hub; NULL or "": https://huggingface.co */
                 char *token;    /* as keys of S3 */

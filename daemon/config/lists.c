@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources, preload and access.roles. No error
- * text repeats a value of http.hosts or s3.sources: it may be a secret given under the wrong key.
+ * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources, gcs.sources, preload and
+ * access.roles. No error text repeats a value of http.hosts, s3.sources or gcs.sources: it may be a secret given under
+ * the wrong key.
  */
 #include "daemon/config/setting.h"
 
@@ -189,20 +190,42 @@ static int check_host(struct config *config, void *entry, unsigned given, char w
 
 const struct setting_list list_hosts = {ENTRIES(host_fields, struct web_host), .check = check_host};
 
-/* ---- s3.sources ---- */
+/* ---- s3.sources, gcs.sources ---- */
 
-static int set_unsigned(void *field, const char *text, char why[SETTING_WHY])
+/* Of a source, a bool that overrides that of all sources. The next bool in its struct is that it is given as false. */
+static int set_given_bool(void *field, const char *text, char why[SETTING_WHY])
 {
-        struct s3_endpoint_opts *s3 = container_of(field, struct s3_endpoint_opts, is_unsigned);
-        s3->is_unsigned = strcmp(text, "true") == 0;
-        s3->is_signed = strcmp(text, "false") == 0;
-        return s3->is_unsigned || s3->is_signed ? 0 : setting_wrong(why, "neither true nor false");
+        bool *given = field;
+        given[0] = strcmp(text, "true") == 0;
+        given[1] = strcmp(text, "false") == 0;
+        return given[0] || given[1] ? 0 : setting_wrong(why, "neither true nor false");
 }
 
-static void unsigned_text(const void *field, char *out, size_t size)
+static void given_bool_text(const void *field, char *out, size_t size)
 {
-        const struct s3_endpoint_opts *s3 = container_of(field, const struct s3_endpoint_opts, is_unsigned);
-        snprintf(out, size, "%s", s3->is_unsigned ? "true" : s3->is_signed ? "false" : "");
+        const bool *given = field;
+        snprintf(out, size, "%s", given[0] ? "true" : given[1] ? "false" : "");
+}
+#define GIVEN_BOOL(name, type, field)                                                                                  \
+        {                                                                                                              \
+                name, SETTING_OWN, offsetof(type, field), 2 * sizeof(bool), .set = set_given_bool,                     \
+                                                                            .text = given_bool_text                    \
+        }
+_Static_assert(offsetof(struct s3_endpoint_opts, is_signed) == offsetof(struct s3_endpoint_opts, is_unsigned) + 1, "");
+_Static_assert(offsetof(struct gcs_opts, is_authorized) == offsetof(struct gcs_opts, is_anonymous) + 1, "");
+
+/* An entry's source begins with the scheme and a bucket, and is not that of an entry before. */
+static int check_own_source(const void *first, const void *entry, size_t size, const char *scheme,
+                            char why[SETTING_WHY])
+{
+        /* The source is the first field. */
+        const char *source = *(const char *const *)entry, *bucket = source != NULL ? source + strlen(scheme) : NULL;
+        if (source == NULL || strncmp(source, scheme, strlen(scheme)) != 0 || bucket[0] == '\0' || bucket[0] == '/')
+                return setting_wrong(why, "has no 'source' that begins with %sBUCKET", scheme);
+        for (const char *other = first; other != entry; other += size)
+                if (strcmp(*(const char *const *)(const void *)other, source) == 0)
+                        return setting_wrong(why, "the source is listed twice");
+        return 0;
 }
 
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct s3_endpoint_opts, name)
@@ -217,30 +240,47 @@ static const struct setting s3_fields[] = {
         {F(session_token), .secret = true},
         {"addressing", SETTING_WORD, SETTING_FIELD(struct s3_endpoint_opts, addressing),
          .words = setting_addressing_words},
-        {"unsigned", SETTING_OWN, offsetof(struct s3_endpoint_opts, is_unsigned), 2 * sizeof(bool), .set = set_unsigned,
-         .text = unsigned_text},
+        GIVEN_BOOL("unsigned", struct s3_endpoint_opts, is_unsigned),
 };
 #undef F
 
 static int check_s3_source(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
 {
         const struct s3_endpoint_opts *s3 = entry;
-        const char *source = s3->source;
-        if (source == NULL || strncmp(source, "s3://", 5) != 0 || source[5] == '\0' || source[5] == '/')
-                return setting_wrong(why, "has no 'source' that begins with s3://BUCKET");
+        if (check_own_source(config->s3_sources, entry, sizeof(*s3), "s3://", why) < 0)
+                return -1;
         if ((s3->access_key == NULL) != (s3->secret_key == NULL))
                 return setting_wrong(why, "of access_key and secret_key one is given without the other");
         if (s3->session_token != NULL && s3->access_key == NULL)
                 return setting_wrong(why, "session_token without access_key");
         if (s3->is_unsigned && s3->access_key != NULL)
                 return setting_wrong(why, "unsigned, and with keys");
-        for (const struct s3_endpoint_opts *other = config->s3_sources; other != s3; other++)
-                if (strcmp(other->source, source) == 0)
-                        return setting_wrong(why, "the source is listed twice");
         return 0;
 }
 
 const struct setting_list list_s3_sources = {ENTRIES(s3_fields, struct s3_endpoint_opts), .check = check_s3_source};
+
+#define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct gcs_opts, name)
+static const struct setting gcs_fields[] = {
+        {F(source)},
+        {F(endpoint)},
+        {F(credentials), .secret = true},
+        {F(quota_project)},
+        GIVEN_BOOL("anonymous", struct gcs_opts, is_anonymous),
+};
+#undef F
+
+static int check_gcs_source(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
+{
+        const struct gcs_opts *gcs = entry;
+        if (check_own_source(config->gcs_sources, entry, sizeof(*gcs), "gs://", why) < 0)
+                return -1;
+        if (gcs->is_anonymous && gcs->credentials != NULL)
+                return setting_wrong(why, "anonymous, and with credentials");
+        return 0;
+}
+
+const struct setting_list list_gcs_sources = {ENTRIES(gcs_fields, struct gcs_opts), .check = check_gcs_source};
 
 /* ---- preload ---- */
 

@@ -60,6 +60,7 @@ struct source_set {
 struct http;
 struct hf;
 struct listing;
+struct gcs_stores;
 struct s3_endpoints;
 struct web_host;
 
@@ -71,6 +72,7 @@ struct sources {
         const struct web_host *hosts; /* credentials by host */
         size_t n_hosts;
         struct s3_endpoints *s3;
+        struct gcs_stores *gcs;
         struct hf *hf;
 };
 /* The same, but local files are opened as the caller and below these roots. All are borrowed. */
@@ -104,7 +106,7 @@ struct source_ops {
         int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error);
 };
-extern const struct source_ops source_local, source_web, source_s3, source_hf, source_probe;
+extern const struct source_ops source_local, source_web, source_s3, source_gcs, source_hf, source_probe;
 
 #define PROBE_SCHEME "probe:" /* "probe:SEED"; also begins the names of these models */
 

@@ -305,7 +305,7 @@ STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 
 typedef struct streamer_load_opts {
         size_t struct_size;
-        const char *source; /* required: path, file://, org/name[@rev] in the HF cache, https://, s3://, hf:// */
+        const char *source; /* required: path, file://, org/name[@rev] in the HF cache, https://, s3://, gs://, hf:// */
         const char *name;   /* NULL: the daemon chooses one that no other source has: streamer_op_model() */
         const char *const *devices; /* NULL: the daemon's only device; several: the files are read once */
         size_t n_devices;

@@ -24,7 +24,7 @@ static const struct metric_desc {
 };
 
 static const char *const source_names[] = {
-        [SOURCE_FILE] = "file", [SOURCE_S3] = "s3", [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
+        [SOURCE_FILE] = "file", [SOURCE_S3] = "s3", [SOURCE_GCS] = "gs", [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
 static const char *const cause_names[] = {[CAUSE_SLOW_DOWN] = "slow-down",
                                           [CAUSE_STATUS] = "status",
                                           [CAUSE_STALLED] = "stalled",
@@ -82,6 +82,8 @@ enum metric_source metric_source_of(const char *source)
 {
         if (strncmp(source, "s3://", 5) == 0)
                 return SOURCE_S3;
+        if (strncmp(source, "gs://", 5) == 0)
+                return SOURCE_GCS;
         if (strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0)
                 return SOURCE_HTTP;
         return strncmp(source, "hf://", 5) == 0 ? SOURCE_HF : SOURCE_FILE;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/base/text/secret.h"
 
+#include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -54,7 +55,8 @@ bool secret_is_reference(const char *setting)
         return begins(setting, FILE_PREFIX) || begins(setting, CREDENTIAL_PREFIX);
 }
 
-static int read_credential(const char *name, char **secret, struct error *error)
+/* The path of a credential that the service manager has passed. malloc'd. */
+static int credential_path(const char *name, char **path, struct error *error)
 {
         const char *folder = filled(getenv("CREDENTIALS_DIRECTORY"));
         if (folder == NULL)
@@ -64,18 +66,51 @@ static int read_credential(const char *name, char **secret, struct error *error)
                                  name);
         if (name[0] == '\0' || strchr(name, '/') != NULL)
                 return error_set(error, STREAMER_EFAILED, "credential '%s': not a plain name", name);
-        cleanup_free char *path = format_new("%s/%s", folder, name);
-        return path != NULL ? secret_read_file(path, secret, error) : error_no_memory(error);
+        *path = format_new("%s/%s", folder, name);
+        return *path != NULL ? 0 : error_no_memory(error);
 }
 
 int secret_read(const char *setting, char **secret, struct error *error)
 {
         if (begins(setting, FILE_PREFIX))
                 return secret_read_file(setting + strlen(FILE_PREFIX), secret, error);
-        if (begins(setting, CREDENTIAL_PREFIX))
-                return read_credential(setting + strlen(CREDENTIAL_PREFIX), secret, error);
+        if (begins(setting, CREDENTIAL_PREFIX)) {
+                cleanup_free char *path = NULL;
+                return credential_path(setting + strlen(CREDENTIAL_PREFIX), &path, error)
+                               ?: secret_read_file(path, secret, error);
+        }
         *secret = strdup(setting);
         return *secret != NULL ? 0 : error_no_memory(error);
+}
+
+static int read_whole_file(const char *path, uint64_t max, struct text *text, struct error *error)
+{
+        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "a secret in %s", path);
+        return text_read_fd(text, fd, max, path, error);
+}
+
+int secret_read_text(const char *setting, uint64_t max, struct text *text, struct error *error)
+{
+        if (begins(setting, FILE_PREFIX))
+                return read_whole_file(setting + strlen(FILE_PREFIX), max, text, error);
+        if (begins(setting, CREDENTIAL_PREFIX)) {
+                cleanup_free char *path = NULL;
+                return credential_path(setting + strlen(CREDENTIAL_PREFIX), &path, error)
+                               ?: read_whole_file(path, max, text, error);
+        }
+        int r = text_new(text, strlen(setting), "a secret", error);
+        if (r == 0)
+                memcpy(text->data, setting, text->size);
+        return r;
+}
+
+void secret_text_deinit(struct text *text)
+{
+        if (text->data != NULL)
+                explicit_bzero(text->data, text->size);
+        text_deinit(text);
 }
 
 static void redact(char *out, size_t size, const char *source)

@@ -13,6 +13,10 @@ void secret_free_p(char **secret); /* for cleanup_with() */
 /* The secret that a setting denotes: "file:PATH", "credential:NAME" ($CREDENTIALS_DIRECTORY, where the service
  * manager puts what a unit's LoadCredential= names), else itself. A file's line end is removed. */
 int secret_read(const char *setting, char **secret, struct error *error);
+/* The same, but all of a file, of `max` bytes at most, and wiped by secret_text_deinit(). */
+struct text;
+int secret_read_text(const char *setting, uint64_t max, struct text *text, struct error *error);
+void secret_text_deinit(struct text *text); /* accepts a zeroed one */
 /* The first line of this file. */
 int secret_read_file(const char *path, char **secret, struct error *error);
 /* The setting names the secret's location and is not the secret. */

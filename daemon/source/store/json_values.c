@@ -43,7 +43,7 @@ static bool take_value(struct json *j, struct json_values *values, char path[PAT
         char first = json_peek(j);
         struct json_string string;
         if (depth > DEPTH_MAX)
-                return json_fail(j, FAULT_LIMIT, j->at, "nested too deeply");
+                return json_fail(j, FAULT_LIMIT, j->at, "depth");
         if (json_open(j, '{')) {
                 size_t begin = j->n_keys;
                 for (size_t n = 0; json_member(j, &n, &string);) {

@@ -27,7 +27,8 @@ from .._source import hub_snapshot
 from .options import Options
 
 HUB = "hf://"
-REMOTE = ("s3://", HUB)
+STORES = ("s3://", "gs://")
+REMOTE = (*STORES, HUB)
 SOURCE_FILE = ".streamerd-source"
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
@@ -51,6 +52,11 @@ Choose = Callable[[str], Iterable[str]]
 
 def is_remote(model: str) -> bool:
     return model.lower().startswith(REMOTE)
+
+
+def is_store(source: str) -> bool:
+    """Whether a source is in an object store."""
+    return source.lower().startswith(STORES)
 
 
 def is_file(model: str) -> bool:

@@ -62,6 +62,7 @@ from streamerd._engines.sources import (
     is_file,
     is_offline,
     is_remote,
+    is_store,
     locate,
     natural,
     part_name,
@@ -334,7 +335,7 @@ class _Loader(BaseModelLoader):
 
     def _falls_back(self, model_config: ModelConfig) -> bool:
         """Whether the engine's own loader may replace this one: it does not read from stores."""
-        return self.options.fallback and not self._source(model_config).startswith("s3://")
+        return self.options.fallback and not is_store(self._source(model_config))
 
     def _fallback_loader(self) -> BaseModelLoader:
         raise NotImplementedError
@@ -558,7 +559,7 @@ class StreamerdShardedLoader(_Loader):
     def _residents(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
         source = self._source(model_config)
         if source.startswith(HUB):
-            raise ValueError(f"{source}: load format streamerd_sharded reads a folder or s3://: download the model first")
+            raise ValueError(f"{source}: load format streamerd_sharded reads a folder or a store: download the model first")
         options = self._main(model_config)
         if options.digest is not None:
             raise ValueError("digest: each file of a saved state has its own; use load format streamerd")
