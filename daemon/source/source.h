@@ -85,6 +85,7 @@ static inline struct sources sources_for(const struct sources *sources, struct s
                                 .hosts = sources->hosts,
                                 .n_hosts = sources->n_hosts,
                                 .s3 = sources->s3,
+                                .gcs = sources->gcs,
                                 .hf = sources->hf};
 }
 
