@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #define FILE_MAX MiB
 #define NAME_SIZE 32
@@ -376,6 +377,27 @@ static int check_whole(struct config *config, struct error *error)
         return fit_block(config, error) ?: access_check_roots(config, error);
 }
 
+/* Whoever checks may not be allowed to look: only what is certainly missing counts. */
+static bool is_missing(const char *folder)
+{
+        struct stat st;
+        return stat(folder, &st) < 0 ? errno == ENOENT || errno == ENOTDIR : !S_ISDIR(st.st_mode);
+}
+
+/* Where the file is checked on another machine than its own, they need not exist. */
+static int check_folders(struct config *config, struct error *error)
+{
+        const char *state = filled(config->state);
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < config->n_roots; i++)
+                if (is_missing(config->roots[i]))
+                        r = warn(config, error, "root %s: no such directory: the daemon does not start without it",
+                                 config->roots[i]);
+        if (r == 0 && state != NULL && is_missing(state))
+                r = warn(config, error, "state: %s: no such directory: pins will not survive the daemon", state);
+        return r;
+}
+
 int config_load(struct config *config, int argc, char **argv, struct error *error)
 {
         struct actions actions;
@@ -398,6 +420,8 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
         r = absent ? 0 : read_file(config, actions.config ?: CONFIG_DEFAULT_PATH, error);
         r = r ?: apply_environment(config, error)
                 ?: read_flags(&actions, config, argc, argv, error) ?: check_whole(config, error);
+        if (r == 0 && actions.check != NULL)
+                r = check_folders(config, error);
         if (r < 0) {
                 config_deinit(config);
                 return r;

@@ -364,6 +364,20 @@ TEST(check_parses_the_configuration_and_starts_no_daemon)
         assert_usage(LOAD("--check-config", "--config", path), "no device");
 }
 
+TEST(check_names_folders_that_a_start_would_not_find)
+{
+        int r;
+        printed((char *[]){"streamerd", "--check-config", "--device=host", "--root=/dev/null", NULL}, &r);
+        ck_assert_int_eq(r, CONFIG_PRINTED);
+        assert_warning("root /dev/null: no such directory: the daemon does not start without it");
+        printed((char *[]){"streamerd", "--check-config", NEEDED, "--state=/no/such/state", NULL}, &r);
+        ck_assert_int_eq(r, CONFIG_PRINTED);
+        assert_warning("state: /no/such/state: no such directory: pins will not survive the daemon");
+        printed((char *[]){"streamerd", "--check-config", NEEDED, "--state=/", NULL}, &r);
+        ck_assert_int_eq(r, CONFIG_PRINTED);
+        assert_warning(NULL);
+}
+
 TEST(usage_lists_every_variable)
 {
         int r;
