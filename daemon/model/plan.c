@@ -224,8 +224,10 @@ static uint64_t next_offset(struct placer *p, size_t i)
 static void close_segment(struct placer *p)
 {
         struct plan *plan = p->plan;
+        const struct plan_layout *layout = p->layout;
         if (p->pos > 0 && plan->n_segments < PLAN_MAX_SEGMENTS)
-                plan->segments[plan->n_segments] = round_up(p->pos, p->layout->granularity);
+                plan->segments[plan->n_segments] =
+                        round_up(p->pos, p->pos <= layout->small ? layout->page : layout->granularity);
         plan->n_segments += p->pos > 0;
         p->pos = 0;
 }
@@ -313,7 +315,7 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
               uint64_t block_size, struct error *error)
 {
         require(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
-        require(layout->align > 0 && layout->granularity > 0);
+        require(layout->align > 0 && layout->granularity > 0 && (layout->small == 0 || layout->page > 0));
         *plan = (struct plan){.files = files, .n_files = n_files};
         int r = list_tensors(plan, error);
         if (r == 0)

@@ -38,6 +38,7 @@
 
 #define UNMAP_SLICE (16 * MiB)
 #define EXAMINED_BYTES (2 * HOST_HUGE_PAGE)
+#define SMALL (HOST_HUGE_PAGE / 4) /* a segment's most for 4 KiB pages */
 #define SAMPLE_INTERVAL (64 * MiB)
 #define POPULATE_SLICE (8 * MiB)
 
@@ -105,6 +106,12 @@ static void host_release(struct segment *segment)
 }
 
 /* ---- pages ---- */
+
+/* A file of a few tensors would waste most of a huge page: its segment has 4 KiB pages (plan_layout.small). */
+static bool is_small(const struct segment *segment)
+{
+        return segment->size % HOST_HUGE_PAGE != 0;
+}
 
 /* Without those of the pool. */
 static enum page_kind shmem_pages(const struct host_device *host)
@@ -244,9 +251,9 @@ static int distrust_error(enum page_kind pages, struct error *error)
 static int alloc_fresh(struct host_device *host, struct segment *segment, struct error *error)
 {
         struct prefault *prefault = host->device.prefault;
-        enum page_kind pages = shmem_pages(host);
+        enum page_kind pages = is_small(segment) ? PAGES_4K : shmem_pages(host);
         int r;
-        if (wants_hugetlb(host, segment->lent)) {
+        if (!is_small(segment) && wants_hugetlb(host, segment->lent)) {
                 if (!device_trusts(&host->device, PAGES_HUGETLB))
                         return distrust_error(PAGES_HUGETLB, error);
                 do
@@ -274,10 +281,12 @@ static int alloc(struct device *device, uint64_t size, bool lent, struct segment
 {
         struct host_device *host = container_of(device, struct host_device, device);
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .lent = lent, .writing_fd = -1};
-        require(size > 0 && size % HOST_HUGE_PAGE == 0);
+        bool small = is_small(segment);
+        require(size > 0 && size % HOST_PAGE == 0);
+        require(!small || (!lent && host->want != HOST_PAGES_HUGETLB));
         prefault_hold(host->device.prefault, size);
         /* With auto it may be of hugetlb pages. */
-        if (!(lent && host->want == HOST_PAGES_AUTO) && alloc_prefaulted(host, segment) == 0)
+        if (!small && !(lent && host->want == HOST_PAGES_AUTO) && alloc_prefaulted(host, segment) == 0)
                 return 0;
         int r = alloc_fresh(host, segment, error);
         if (r < 0)
@@ -649,7 +658,10 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
         snprintf(d->name, sizeof(d->name), "host");
         if (!sysfile_line(d->uuid, sizeof(d->uuid), "/proc/sys/kernel/random/boot_id"))
                 snprintf(d->uuid, sizeof(d->uuid), "host");
-        d->layout = (struct plan_layout){.page = 4096, .align = 1, .granularity = HOST_HUGE_PAGE, .max_segment = 0};
+        d->layout = (struct plan_layout){.page = HOST_PAGE,
+                                         .align = 1,
+                                         .granularity = HOST_HUGE_PAGE,
+                                         .small = opts->pages == HOST_PAGES_HUGETLB ? 0 : SMALL};
         d->numa_node = -1;
         d->budget = opts->budget;
         d->sample_interval = SAMPLE_INTERVAL;

@@ -13,6 +13,7 @@
 #include "daemon/device/device.h"
 
 #define HOST_HUGE_PAGE (2 * MiB)
+#define HOST_PAGE 4096
 
 /* ---- memfds ---- */
 

@@ -78,6 +78,7 @@ static void world_begin(struct world *w)
         w->layout = draw_below(&state, 2) ? (struct plan_layout){.page = 4096, .align = 1}
                                           : (struct plan_layout){.align = 256};
         w->layout.granularity = draw_below(&state, 2) ? 4096 : 65536;
+        w->layout.small = w->layout.page > 0 && draw_below(&state, 2) ? 32768 : 0;
         w->layout.max_segment = draw_below(&state, 2) ? 0 : 1 + draw_below(&state, 4 * MIB);
         for (size_t i = 0; i < w->n_files; i++) {
                 random_file(&w->made[i], i);
@@ -218,7 +219,8 @@ static void check_written(const struct world *w)
         for (size_t i = 0; i < w->plan.n_leaves; i++)
                 holds(w->leaves[i] == 1);
         for (size_t i = 0; i < w->plan.n_segments; i++) {
-                holds(w->plan.segments[i] % w->layout.granularity == 0);
+                bool small = w->plan.segments[i] <= w->layout.small;
+                holds(w->plan.segments[i] % (small ? w->layout.page : w->layout.granularity) == 0);
                 for (uint64_t k = 0; k < w->plan.segments[i]; k++) {
                         holds(w->written[i][k] <= 1);
                         written += w->written[i][k];

@@ -56,6 +56,25 @@ TEST(an_aligned_file_is_one_extent_in_place)
                 ck_assert(plan.blocks[i].in_place);
 }
 
+/* bytes of the tensor: the segment, whose tensor begins at 1024 + 8 */
+static const struct {
+        uint64_t bytes, segment;
+} smalls[] = {
+        {1, 4096}, {4096 - 1032, 4096}, {4096 - 1031, 8192}, {MIB / 2 - 1032, MIB / 2}, {MIB / 2 - 1031, 2 * MIB},
+};
+
+TEST(a_small_segment_is_of_pages, EACH(smalls))
+{
+        struct plan_layout layout = host;
+        layout.small = MIB / 2;
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, smalls[_i].bytes);
+        file_end(&made[0], 4096, 1024 + 8);
+        make(1, &layout);
+        ck_assert_uint_eq(plan.n_segments, 1);
+        ck_assert_uint_eq(plan.segments[0], smalls[_i].segment);
+}
+
 TEST(only_misaligned_tensors_are_copied)
 {
         file_begin(&made[0]);

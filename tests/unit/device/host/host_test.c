@@ -48,6 +48,33 @@ TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
         ck_assert_mem_eq(map + SEGMENT - 7, "weights", 7);
 }
 
+/* Whatever pages larger ones have, but those that are configured by name. */
+static const enum host_pages any_kind[] = {HOST_PAGES_AUTO, HOST_PAGES_THP, HOST_PAGES_4K};
+
+TEST(a_small_segment_takes_4k_pages, EACH(any_kind))
+{
+        struct stat st;
+        BEGIN(.budget = 64 * MiB, .pages = any_kind[_i], .prefault = 8 * MiB);
+        ck_assert_uint_ge(device->layout.small, 4096);
+        ck_assert_int_eq(device->ops->alloc(device, 4096, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
+        ck_assert_int_eq(device->ops->prepare(&segment, 0, 10, &error), 0);
+        ck_assert_int_eq(device->ops->put(&segment, 0, "weights", 7, &error), 0);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_size, 4096);
+        ck_assert_int_le(st.st_blocks * 512, 4096);
+        const char *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, segment.fd, 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_mem_eq(map, "weights", 7);
+        device->ops->release(&segment);
+}
+
+TEST(hugetlb_by_name_has_no_small_segments)
+{
+        BEGIN(.budget = 64 * MiB, .pages = HOST_PAGES_HUGETLB);
+        ck_assert_uint_eq(device->layout.small, 0);
+}
+
 TEST(preparing_takes_the_memory_of_4k_pages)
 {
         struct stat st;
