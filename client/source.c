@@ -105,7 +105,9 @@ static int in_hub_cache(const char *id, char **out, struct fault *fault)
         cleanup_free char *path = NULL;
         char text[PATH_MAX + 512];
         int rc = hub_resolve(id, &path, text, sizeof(text));
-        return rc != 0 ? fault_set(fault, rc, "%s; " WRITE_PATH, text, id) : make_absolute(path, out, fault);
+        if (rc == STREAMER_ENOENT)
+                return fault_set(fault, rc, "%s; " WRITE_PATH, text, id);
+        return rc != 0 ? fault_set(fault, rc, "%s", text) : make_absolute(path, out, fault);
 }
 
 /* A path that exists has precedence. */
