@@ -291,9 +291,10 @@ TEST(pin_and_priority_apply_to_a_pending_load)
 
 static int change_it(void)
 {
-        CTL(8, "is to be loaded for uid 0", "unload", "second");
+        CTL(8, "second: unload: it is to be loaded for uid 0", "unload", "second");
         CTL(8, "uid 0", "unpin", "second");
-        CTL(8, "is to be loaded under this name for uid 0", "load", config, "--name", "second");
+        CTL(8, "second: load: another source is to be loaded under this name for uid 0", "load", config, "--name",
+            "second");
         return 0;
 }
 

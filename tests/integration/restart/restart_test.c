@@ -4,6 +4,7 @@
  * service manager.
  */
 #include "tests/integration/users_fixture.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/snapshots.h"
@@ -229,15 +230,32 @@ TEST(foreign_entries_of_the_fd_store_are_dropped)
         manager_wait(&managed.m, MANAGED_MODELS, 2);
 }
 
-TEST(a_model_of_a_removed_device_is_dropped)
+static void use_small_device(void)
+{
+        managed.m.flags[1] = "host=2MiB";
+}
+
+static void use_gpu_only(void)
+{
+        static const struct gpu_daemon gpu = {.n = 1, .devices = {"'cuda:0'"}};
+        managed.m.flags[0] = "--config";
+        managed.m.flags[1] = gpu_prepare(&gpu, suite_folder(), "gpu");
+}
+
+static const struct {
+        void (*configure)(void);
+        const char *log;
+} devices[] = {{use_small_device, "does not fit"}, {use_gpu_only, "is not configured"}};
+
+TEST(a_model_whose_device_is_too_small_or_removed_is_dropped, EACH(devices))
 {
         managed_load("m");
         manager_kill(&managed.m);
-        managed.m.flags[1] = "host=2MiB"; /* too small for it */
+        devices[_i].configure();
         manager_start(&managed.m);
         managed_reconnect();
         ck_assert_str_eq(client_state(client, "m"), "");
-        ck_assert(log_wait_for(managed.m.d.log, "does not fit"));
+        ck_assert(log_wait_for(managed.m.d.log, devices[_i].log));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
