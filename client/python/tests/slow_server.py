@@ -21,6 +21,7 @@ class SlowServer:
         self._held = threading.Event()
         self._files: dict[str, bytes] = {}
         self._limits: dict[str, int] = {}
+        self._contents: dict[str, dict[str, bytes]] = {}
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,12 +43,17 @@ class SlowServer:
     def serve(self, name: str, tensors: list[tuple[str, str, list[int]]], first: int = 0) -> str:
         """The URL of a file of which `first` tensors arrive before release()."""
         path = self._folder / name
-        contents = list(write(path, tensors).values())
+        self._contents[name] = write(path, tensors)
+        contents = list(self._contents[name].values())
         data = path.read_bytes()
         self._files["/" + name] = data
         self._limits["/" + name] = len(data) - sum(len(content) for content in contents[first:])
         path.unlink()
         return f"http://127.0.0.1:{self._server.server_port}/{name}"
+
+    def contents(self, name: str) -> dict[str, bytes]:
+        """The bytes of each tensor of a file that is served."""
+        return self._contents[name]
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         time.sleep(self.latency)

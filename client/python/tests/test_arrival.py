@@ -314,6 +314,27 @@ def test_a_failed_load_is_reported_to_the_iterator(daemon: Daemon, slow_server: 
             list(model.stream())
 
 
+def test_what_has_arrived_of_a_load_that_fails_is_right_and_the_rest_fails(
+    daemon: Daemon, slow_server: SlowServer
+) -> None:
+    """A reader that does not wait() for the model."""
+    blocks = [(name, "U8", [8 << 20]) for name in "abc"]
+    url = slow_server.serve("m.safetensors", blocks, first=1)
+    expected = slow_server.contents("m.safetensors")
+    with streamerd.open(url, framework="numpy") as model:
+        tensors = model.stream()
+        name, early = next(tensors)
+        assert bytes(early) == expected[name]
+        slow_server.wait_until_held()
+        daemon.ctl("cancel", "m")
+        with pytest.raises(streamerd.CancelledError):
+            next(tensors)
+        assert bytes(early) == bytes(model[name]) == expected[name]
+        for other in expected.keys() - {name}:
+            with pytest.raises(streamerd.CancelledError):
+                model[other]
+
+
 def test_the_types_of_errors_are_the_table_in_the_docs() -> None:
     page = Path(__file__).parents[3] / "docs" / "errors.md"
     rows = [line.split("|") for line in page.read_text().splitlines() if "`STREAMER_E" in line and line.startswith("|")]

@@ -165,6 +165,37 @@ TEST(early_clients_are_notified_of_a_late_failure)
         client_wait_used(client, paused.empty);
 }
 
+/* A client that does not wait reads each tensor whole, or not at all, also after the load has failed. */
+static void check_early_reads(const streamer_lease *lease, const bool seen[PAUSED_N])
+{
+        for (size_t i = 0; i < PAUSED_N; i++) {
+                streamer_tensor t = STREAMER_TENSOR_INIT;
+                int r = streamer_tensor_find(lease, paused.model->tensors[i].name, &t);
+                if (seen[i])
+                        ck_assert(r == 0 && model_check(paused.model, i, t.data));
+                else
+                        ck_assert_msg(r == STREAMER_EBUSY, "%s: %s", paused.model->tensors[i].name,
+                                      streamer_strerror(r));
+        }
+}
+
+TEST(tensors_of_a_load_that_fails_are_whole_or_not_there)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_op *op = paused_load_start("m");
+        streamer_lease *lease = client_attach(client, "m");
+        paused_load_take(lease, PAUSED_HALF, seen);
+        check_early_reads(lease, seen);
+        fuse_file_fail(&paused.hang);
+        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "Input/output error"));
+        paused_load_fails(op, "Input/output error");
+        check_early_reads(lease, seen);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EFAILED);
+        streamer_detach(lease);
+}
+
 TEST(a_waiting_attach_receives_the_failure)
 {
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = 50};
