@@ -195,6 +195,8 @@ struct table {
 /* The memfd is sealed against growing and shrinking, and against writing except through this map. A failure leaves
  * *table as it was. */
 int host_table_new(struct table *table, const char *name, uint64_t size, struct error *error);
+/* The same, with these bytes: writing costs less than making empty pages and filling them. */
+int host_table_copy(struct table *table, const char *name, const void *bytes, uint64_t size, struct error *error);
 
 /* A further descriptor and read-only map of one. */
 int host_table_share(const struct table *table, struct table *shared, struct error *error);

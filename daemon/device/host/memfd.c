@@ -8,6 +8,8 @@
  */
 #include "daemon/device/host/host_private.h"
 
+#include "daemon/base/text/text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -133,6 +135,18 @@ int host_table_new(struct table *table, const char *name, uint64_t size, struct 
                 munmap(map, size);
                 return error_errno(error, STREAMER_ENOMEM, e, "table of %" PRIu64 " bytes", size);
         }
+        *table = (struct table){take_fd(&fd), map, size};
+        return 0;
+}
+
+int host_table_copy(struct table *table, const char *name, const void *bytes, uint64_t size, struct error *error)
+{
+        void *map;
+        cleanup_close int memfd = memfd_new(name, 0), fd = -1;
+        if (memfd >= 0 && text_write_fd(memfd, bytes, size) == 0)
+                fd = host_memfd_seal_consume_fd(take_fd(&memfd), size, false, &map);
+        if (fd < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
         *table = (struct table){take_fd(&fd), map, size};
         return 0;
 }

@@ -179,10 +179,7 @@ static int check(const struct commit_record *r, const struct generation *g, stru
 /* The pages of the record are also the store's, and clients map only these. */
 static int copy_manifest(const struct commit_record *record, struct table *copy, struct error *error)
 {
-        int r = host_table_new(copy, "streamerd-manifest", record->manifest_size, error);
-        if (r == 0)
-                memcpy(copy->map, record->file.map, record->manifest_size);
-        return r;
+        return host_table_copy(copy, "streamerd-manifest", record->file.map, record->manifest_size, error);
 }
 
 int commit_record_restore(struct commit_record *record, struct generation *g, struct error *error)
