@@ -338,7 +338,7 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
         for (size_t i = 0; i < LEASE_TOKEN; i++)
                 sscanf(req->token + 2 * i, "%2hhx", &token[i]);
         struct lease *lease = leases_by_token(&session->server->leases, token);
-        const struct lease_record *record = lease == NULL ? persist_unclaimed(persist, token) : NULL;
+        const struct lease_record *record = lease == NULL ? persist_unverified(persist, token) : NULL;
         struct generation *g = lease != NULL    ? lease->generation
                                : record != NULL ? persist_generation(persist, record->model)
                                                 : NULL;
