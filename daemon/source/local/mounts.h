@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The mounts of this process's mount namespace, from /proc/self/mountinfo, which does not touch the file systems. A
- * node may have thousands: they are read again only when the kernel says that they have changed (proc(5): a change is an
- * error or priority event for poll).
+ * node may have thousands: they are read again only when the kernel says that they have changed (proc(5): a change is
+ * an error or priority event for poll).
  */
 #pragma once
 
