@@ -68,7 +68,7 @@ struct lease_owner {
 struct lease {
         unsigned magic; /* LEASE_MAGIC */
         struct list in_generation, in_process, in_owner;
-        struct list in_due;   /* in a list of its owner's: there is an event to be sent */
+        struct list in_due;          /* in a list of its owner's: there is an event to be sent */
         struct list by_token, by_id; /* in the buckets of leases */
         uint64_t id;
         struct generation *generation;
