@@ -209,8 +209,8 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_SEED CHECKER_KIND CI
 ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
 	residency scale sources http_round_trips published published_base
-# What needs Swift, Ceph, fake-gcs-server, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
-SERVERS := gcs_fake images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+# What needs Swift, Ceph, fake-gcs-server, clients of Azure, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
+SERVERS := azure_clients gcs_fake images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
 SETTINGS := library_open memory page_settings prefaulted_segments published_pages host prefault prefault_auto
@@ -256,7 +256,7 @@ check: tests layers
 	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN)
 
 ## check-servers
-##              run the tests that need Swift, Ceph, fake-gcs-server (from PyPI), Prometheus, zsh, fish or systemd in a
+##              run the tests that need Swift, Ceph, fake-gcs-server and clients of Azure (from PyPI), Prometheus, zsh, fish or systemd in a
 ##              container, and installs them; as root also those that change the machine's huge page settings, and restore them
 check-servers: tests
 	@tests/lib/clouds.sh $(VENV_CLOUDS) $(PYTHON)

@@ -217,6 +217,8 @@ static int make_stores(const struct config *config, struct sources *sources, str
                        ?: gcs_stores_new(&sources->gcs, &config->gcs, config->gcs_sources, config->n_gcs_sources,
                                          (const char *const *)config->gcs_token_hosts, config->n_gcs_token_hosts,
                                          &sources->http->opts, error)
+                       ?: azure_stores_new(&sources->azure, &config->azure, config->azure_sources,
+                                           config->n_azure_sources, &sources->http->opts, error)
                        ?: hf_new(&sources->hf, config->hf.endpoint, config_variable(config, "hf.endpoint"),
                                  config->hf.token, error);
 }
@@ -427,6 +429,7 @@ static void take_apart(struct daemon *d)
         source_roots_free(d->sources.roots);
         s3_endpoints_free(d->sources.s3);
         gcs_stores_free(d->sources.gcs);
+        azure_stores_free(d->sources.azure);
         hf_free(d->sources.hf);
         http_free(d->sources.http);
         wake_free(d->wake);

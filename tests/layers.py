@@ -45,7 +45,7 @@ daemon/source/listing daemon/source/sums
 daemon/source/local daemon/source/web daemon/source/store
 daemon/source/s3/s3_reply
 daemon/source/aws
-daemon/source/hf daemon/source/s3 daemon/source/gcs
+daemon/source/hf daemon/source/s3 daemon/source/gcs daemon/source/azure
 daemon/source
 daemon/resident
 daemon/resident/unload

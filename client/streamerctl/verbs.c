@@ -58,8 +58,8 @@ const struct verb verbs[] = {
          .waits = true,
          .summary = "Load models and wait until they are ready",
          .about = "SOURCE is a safetensors file, a directory of them, org/name[@rev] in the Hugging Face cache,\n"
-                  "https://host/path, s3://bucket/prefix/, gs://bucket/prefix/ or hf://org/name[@rev]. A path\n"
-                  "that exists takes precedence over a name in the cache. Without --name a model gets the last component of its source,\n"
+                  "https://host/path, s3://bucket/prefix/, gs://bucket/prefix/, az://container/path/ or\n"
+                  "hf://org/name[@rev]. A path that exists takes precedence over a name in the cache. Without --name a model gets the last component of its source,\n"
                   "with leading ones where another source has that name ('b/model'); only --name replaces a model.\n"
                   "Ctrl-C and --timeout (exit code 5) end the wait; the load continues. 'streamerctl cancel'\n"
                   "cancels it. A daemon that is being started is waited for, up to a second.\n"

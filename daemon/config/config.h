@@ -10,6 +10,7 @@
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/desired/desired.h"
 #include "daemon/serve/limits.h"
+#include "daemon/source/azure/azure.h"
 #include "daemon/source/gcs/gcs.h"
 #include "daemon/source/s3/endpoint.h"
 #include "daemon/source/web/http_auth.h"
@@ -82,6 +83,9 @@ struct config {
         size_t n_gcs_sources;
         char **gcs_token_hosts;
         size_t n_gcs_token_hosts;
+        struct azure_opts azure;
+        struct azure_opts *azure_sources;
+        size_t n_azure_sources;
         struct {
                 char *endpoint; /* of the Hub; NULL or "": https://huggingface.co */
                 char *token;    /* as keys of S3 */

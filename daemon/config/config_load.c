@@ -302,7 +302,7 @@ static void print_usage(void)
                 if (settings[i].env != NULL)
                         print_variable(&settings[i]);
         printf("  STREAMERD_CUDART_PATH           directories to search for libcudart after the system's\n"
-               "  AWS_*, GOOGLE_*, ...            as for the tools of these stores: docs/sources.md\n"
+               "  AWS_*, GOOGLE_*, AZURE_*        as for the tools of these stores: docs/sources.md\n"
                "\n"
                "Signals: SIGTERM and SIGINT exit, SIGHUP reloads the configuration.\n"
                "\n"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources, gcs.sources, preload and
- * access.roles. No error text repeats a value of http.hosts, s3.sources or gcs.sources: it may be a secret given under
+ * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources, gcs.sources, azure.sources, preload
+ * and access.roles. No error text repeats a value of http.hosts, the sources of stores: it may be a secret given under
  * the wrong key.
  */
 #include "daemon/config/setting.h"
@@ -190,7 +190,7 @@ static int check_host(struct config *config, void *entry, unsigned given, char w
 
 const struct setting_list list_hosts = {ENTRIES(host_fields, struct web_host), .check = check_host};
 
-/* ---- s3.sources, gcs.sources ---- */
+/* ---- s3.sources, gcs.sources, azure.sources ---- */
 
 /* Of a source, a bool that overrides that of all sources. The next bool in its struct is that it is given as false. */
 static int set_given_bool(void *field, const char *text, char why[SETTING_WHY])
@@ -212,6 +212,7 @@ static void given_bool_text(const void *field, char *out, size_t size)
                                                                             .text = given_bool_text                    \
         }
 _Static_assert(offsetof(struct s3_endpoint_opts, is_signed) == offsetof(struct s3_endpoint_opts, is_unsigned) + 1, "");
+_Static_assert(offsetof(struct azure_opts, is_authorized) == offsetof(struct azure_opts, is_anonymous) + 1, "");
 _Static_assert(offsetof(struct gcs_opts, is_authorized) == offsetof(struct gcs_opts, is_anonymous) + 1, "");
 
 /* An entry's source begins with the scheme and a bucket, and is not that of an entry before. */
@@ -281,6 +282,37 @@ static int check_gcs_source(struct config *config, void *entry, unsigned given, 
 }
 
 const struct setting_list list_gcs_sources = {ENTRIES(gcs_fields, struct gcs_opts), .check = check_gcs_source};
+
+#define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct azure_opts, name)
+static const struct setting azure_fields[] = {
+        {F(source)},
+        {F(account)},
+        {F(endpoint)},
+        {F(connection_string), .secret = true},
+        {F(sas_token), .secret = true},
+        {F(account_key), .secret = true},
+        {F(tenant_id)},
+        {F(client_id)},
+        {F(client_secret), .secret = true},
+        {F(federated_token_file)},
+        {F(authority_host)},
+        {F(token), .secret = true},
+        GIVEN_BOOL("anonymous", struct azure_opts, is_anonymous),
+};
+#undef F
+
+static int check_azure_source(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
+{
+        const struct azure_opts *azure = entry;
+        if (check_own_source(config->azure_sources, entry, sizeof(*azure), "az://", why) < 0)
+                return -1;
+        if (azure->is_anonymous && (azure->connection_string != NULL || azure->sas_token != NULL ||
+                                    azure->account_key != NULL || azure->token != NULL || azure->client_id != NULL))
+                return setting_wrong(why, "anonymous, and with credentials");
+        return 0;
+}
+
+const struct setting_list list_azure_sources = {ENTRIES(azure_fields, struct azure_opts), .check = check_azure_source};
 
 /* ---- preload ---- */
 

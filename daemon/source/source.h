@@ -60,6 +60,7 @@ struct source_set {
 struct http;
 struct hf;
 struct listing;
+struct azure_stores;
 struct gcs_stores;
 struct s3_endpoints;
 struct web_host;
@@ -73,6 +74,7 @@ struct sources {
         size_t n_hosts;
         struct s3_endpoints *s3;
         struct gcs_stores *gcs;
+        struct azure_stores *azure;
         struct hf *hf;
 };
 /* The same, but local files are opened as the caller and below these roots. All are borrowed. */
@@ -86,6 +88,7 @@ static inline struct sources sources_for(const struct sources *sources, struct s
                                 .n_hosts = sources->n_hosts,
                                 .s3 = sources->s3,
                                 .gcs = sources->gcs,
+                                .azure = sources->azure,
                                 .hf = sources->hf};
 }
 
@@ -107,7 +110,7 @@ struct source_ops {
         int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error);
 };
-extern const struct source_ops source_local, source_web, source_s3, source_gcs, source_hf, source_probe;
+extern const struct source_ops source_local, source_web, source_s3, source_gcs, source_azure, source_hf, source_probe;
 
 #define PROBE_SCHEME "probe:" /* "probe:SEED"; also begins the names of these models */
 

@@ -14,7 +14,7 @@
 
 /* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {
-        &source_probe, &source_web, &source_s3, &source_gcs, &source_hf, &source_local,
+        &source_probe, &source_web, &source_s3, &source_gcs, &source_azure, &source_hf, &source_local,
 };
 
 /* In any case, as in all URIs. */

@@ -305,8 +305,9 @@ STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 
 typedef struct streamer_load_opts {
         size_t struct_size;
-        const char *source; /* required: path, file://, org/name[@rev] in the HF cache, https://, s3://, gs://, hf:// */
-        const char *name;   /* NULL: the daemon chooses one that no other source has: streamer_op_model() */
+        const char
+                *source;  /* required: path, file://, org/name[@rev] in the HF cache, or a URL: https, s3, gs, az, hf */
+        const char *name; /* NULL: the daemon chooses one that no other source has: streamer_op_model() */
         const char *const *devices; /* NULL: the daemon's only device; several: the files are read once */
         size_t n_devices;
         const char *verify;        /* NULL or "none", or "sha256" */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists, headers, refusals and credentials of Google Cloud Storage. In an accepted page every object is complete;
- * errors of credentials contain none of their text.
+ * Lists, headers, refusals and credentials of Google Cloud Storage and Azure. In an accepted page every object is
+ * complete; errors of credentials contain none of their text.
  */
+#include "daemon/source/azure/azure.h"
 #include "daemon/source/gcs/gcs.h"
 #include "daemon/source/store/fault.h"
 #include "daemon/source/store/json_values.h"
@@ -16,6 +17,21 @@ static void fuzz_page(const uint8_t *data, size_t size, bool sidecars)
         struct error error = {0};
         struct listing list = {.shown = "fuzz", .sidecars = sidecars};
         if (gcs_page_parse(&next, text, size, "", &list, &error) < 0)
+                holds(error.code < 0 && next == NULL);
+        for (size_t i = 0; i < list.n; i++)
+                holds(list.v[i].name[0] != '\0' && list.v[i].tag != NULL);
+        listing_deinit(&list);
+        free(next);
+        free(text);
+}
+
+static void fuzz_blobs(const uint8_t *data, size_t size, bool sidecars)
+{
+        char *text = fuzz_copy(data, size, 1);
+        char *next;
+        struct error error = {0};
+        struct listing list = {.shown = "fuzz", .sidecars = sidecars};
+        if (azure_page_parse(&next, text, size, "", &list, &error) < 0)
                 holds(error.code < 0 && next == NULL);
         for (size_t i = 0; i < list.n; i++)
                 holds(list.v[i].name[0] != '\0' && list.v[i].tag != NULL);
@@ -49,7 +65,12 @@ static void fuzz_texts(const uint8_t *data, size_t size)
 {
         char *text = fuzz_copy(data, size, 1), note[JWT_NOTE];
         uint32_t crc;
+        char *value = NULL;
+        struct error error;
         gcs_crc32c(text, &crc);
+        holds(azure_sas_expires(text) >= 0);
+        holds(azure_connection_get(text, "AccountKey", &value, &error) == 0);
+        free(value);
         holds(strlen(jwt_expired_note(text, note)) < JWT_NOTE);
         char *quoted = json_quote(text);
         holds(quoted != NULL && quoted[0] == '"');
@@ -61,6 +82,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         fuzz_page(data, size, false);
         fuzz_page(data, size, true);
+        fuzz_blobs(data, size, false);
+        fuzz_blobs(data, size, true);
         fuzz_fault(data, size);
         fuzz_values(data, size);
         fuzz_texts(data, size);

@@ -60,7 +60,7 @@ def test_weights_of_another_format_are_named(models, daemon):
 
 
 @pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.__name__)
-@pytest.mark.parametrize("base", ["s3://bucket/model/", "gs://bucket/model/", "hf://org/name@v1"])
+@pytest.mark.parametrize("base", ["s3://bucket/model/", "gs://bucket/model/", "az://container/model/", "hf://org/name@v1"])
 def test_the_files_of_a_store_are_chosen_as_those_of_a_folder(tmp_path, monkeypatch, layout, base):
     """By their names and the contents of the index: nothing else is fetched."""
     folder = layouts.write(tmp_path, layout)

@@ -356,7 +356,7 @@ def open(
     load.
 
     Args:
-        source: a path, an org/name[@rev] in the Hugging Face cache, a URL (s3://, gs://, https://, hf://), or the name of a
+        source: a path, an org/name[@rev] in the Hugging Face cache, a URL (s3://, gs://, az://, https://, hf://), or the name of a
             resident model.
         framework: "torch" ("pt", "pytorch") or "numpy" ("np"): what the tensors are.
         name: the model's name in the daemon; None: derived from the source.

@@ -328,7 +328,7 @@ def list_safetensors(path: str, s3_credentials: Any = None) -> list[str]:
     """The safetensors files of a folder, or of a prefix of a store: what stream_files() takes. Not of folders below it.
 
     Args:
-        path: a folder, or a URL (s3://, gs://, hf://). A server that gives no list (https://): the URL of a file.
+        path: a folder, or a URL (s3://, gs://, az://, hf://). A server that gives no list (https://): the URL of a file.
         s3_credentials: must be None: the daemon has its own.
 
     Raises:
@@ -367,7 +367,7 @@ def pull_files(
     metadata, and a header that may have them in another order.
 
     Args:
-        model_path: a URL (s3://, gs://, hf://).
+        model_path: a URL (s3://, gs://, az://, hf://).
         dst: the folder; it is made if it does not exist.
         allow_pattern: names, or patterns such as "*.json", of the files that are written; None: all.
         ignore_pattern: of those that are not.
@@ -413,7 +413,7 @@ class ObjectStorageModel:
     that is not complete is emptied first.
 
     Args:
-        model_path: a URL (s3://, gs://, hf://).
+        model_path: a URL (s3://, gs://, az://, hf://).
         dst: the folder.
         s3_credentials: must be None: the daemon has its own.
 

@@ -23,8 +23,8 @@ static const struct metric_desc {
 #undef M
 };
 
-static const char *const source_names[] = {
-        [SOURCE_FILE] = "file", [SOURCE_S3] = "s3", [SOURCE_GCS] = "gs", [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
+static const char *const source_names[] = {[SOURCE_FILE] = "file", [SOURCE_S3] = "s3",     [SOURCE_GCS] = "gs",
+                                           [SOURCE_AZURE] = "az",  [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
 static const char *const cause_names[] = {[CAUSE_SLOW_DOWN] = "slow-down",
                                           [CAUSE_STATUS] = "status",
                                           [CAUSE_STALLED] = "stalled",
@@ -84,6 +84,8 @@ enum metric_source metric_source_of(const char *source)
                 return SOURCE_S3;
         if (strncmp(source, "gs://", 5) == 0)
                 return SOURCE_GCS;
+        if (strncmp(source, "az://", 5) == 0)
+                return SOURCE_AZURE;
         if (strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0)
                 return SOURCE_HTTP;
         return strncmp(source, "hf://", 5) == 0 ? SOURCE_HF : SOURCE_FILE;

@@ -111,7 +111,7 @@ enum metric {
                 METRIC_COUNT
 };
 
-enum metric_source { SOURCE_FILE, SOURCE_S3, SOURCE_GCS, SOURCE_HTTP, SOURCE_HF };
+enum metric_source { SOURCE_FILE, SOURCE_S3, SOURCE_GCS, SOURCE_AZURE, SOURCE_HTTP, SOURCE_HF };
 /* Reasons of a retry: the server asked for a pause, or returned an error status; no byte arrived for too long; the
  * connection or the response broke. */
 enum metric_cause { CAUSE_SLOW_DOWN, CAUSE_STATUS, CAUSE_STALLED, CAUSE_BROKEN };

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <strings.h>
 
 #define SECRET_MAX (16 * KiB)
 #define FILE_PREFIX "file:"
@@ -122,7 +123,9 @@ static void redact(char *out, size_t size, const char *source)
         }
         authority += strlen("://");
         int scheme = (int)(authority - source);
-        const char *at = memrchr(authority, '@', strcspn(authority, "/?#"));
+        /* Of az:// the container is named there. */
+        bool has_user = strncasecmp(source, "az", 2) != 0 && strncasecmp(source, "abfs", 4) != 0;
+        const char *at = has_user ? memrchr(authority, '@', strcspn(authority, "/?#")) : NULL;
         /* The user and password of http://user:password@host/; the revision of hf://org/name@rev stays. */
         const char *rest = at != NULL ? at + 1 : authority;
         snprintf(out, size, "%.*s%.*s", scheme, source, (int)strcspn(rest, "?#"), rest);

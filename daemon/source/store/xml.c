@@ -15,6 +15,7 @@ struct parse {
         struct xml *xml;
         unsigned depth;
         char *begin, *end; /* of the element's text */
+        bool encoded;      /* the last tag that was opened is so */
 };
 
 static void stop(struct parse *p, const char *why)
@@ -28,6 +29,10 @@ static void on_open(void *context, const char *name, const char **attributes)
         struct parse *p = context;
         p->end = p->begin;
         p->depth++;
+        p->encoded = false;
+        for (; attributes[0] != NULL; attributes += 2)
+                p->encoded =
+                        p->encoded || (strcmp(attributes[0], "Encoded") == 0 && strcmp(attributes[1], "true") == 0);
 }
 
 static void on_close(void *context, const char *name)
@@ -46,7 +51,8 @@ static void on_close(void *context, const char *name)
         }
         xml->elements = elements;
         *p->end = '\0';
-        elements[xml->n++] = (struct xml_element){p->end + 1, p->begin, --p->depth};
+        elements[xml->n++] = (struct xml_element){p->end + 1, p->begin, --p->depth, p->encoded};
+        p->encoded = false;
         p->begin = p->end = stpcpy(p->end + 1, colon != NULL ? colon + 1 : name) + 1;
 }
 

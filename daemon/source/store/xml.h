@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define XML_ELEMENTS (1u << 18)
@@ -12,6 +13,7 @@ struct xml_element {
         const char *name; /* without its prefix */
         char *text;       /* between the previous tag and the end tag; may be changed */
         unsigned depth;   /* elements around it */
+        bool encoded;     /* its tag has Encoded="true" (Azure's names) */
 };
 
 struct xml {

@@ -27,7 +27,7 @@ from .._source import hub_snapshot
 from .options import Options
 
 HUB = "hf://"
-STORES = ("s3://", "gs://")
+STORES = ("s3://", "gs://", "az://", "abfs://", "abfss://")
 REMOTE = (*STORES, HUB)
 SOURCE_FILE = ".streamerd-source"
 SUFFIX = ".safetensors"

@@ -61,6 +61,7 @@ TEST(the_scheme_of_a_source_determines_its_kind)
         ck_assert_int_eq(metric_source_of("/models/a"), SOURCE_FILE);
         ck_assert_int_eq(metric_source_of("s3://bucket/key"), SOURCE_S3);
         ck_assert_int_eq(metric_source_of("gs://bucket/key"), SOURCE_GCS);
+        ck_assert_int_eq(metric_source_of("az://container/key"), SOURCE_AZURE);
         ck_assert_int_eq(metric_source_of("http://localhost/a"), SOURCE_HTTP);
         ck_assert_int_eq(metric_source_of("https://localhost/a"), SOURCE_HTTP);
         ck_assert_int_eq(metric_source_of("hf://org/name"), SOURCE_HF);

@@ -23,7 +23,7 @@ static const struct {
         {"AWS_PROFILE=nobody", "", PROFILES, NULL, NULL, STREAMER_EPERM,
          "profile 'nobody' is in none of the shared files"},
         {"", "[default]\nrole_arn = r\ncredential_process = thesecret\n", "", NULL, NULL, STREAMER_EUNSUPPORTED,
-         "credential_process"},
+         "which is not supported: keys, and role_arn with source_profile, credential_source"},
         {"", "[default]\nrole_arn = r\nsso_session = thesecret\n", "", NULL, NULL, STREAMER_EUNSUPPORTED,
          "sso_session"},
         {"", "[default]\nrole_arn = r\nsso_start_url = thesecret\n", "", NULL, NULL, STREAMER_EUNSUPPORTED,
