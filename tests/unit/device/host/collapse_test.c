@@ -141,7 +141,7 @@ TEST(out_of_memory_is_an_error)
 {
         begin(&kernel, 0);
         cleanup_close int empty = memfd_create("empty", MFD_CLOEXEC);
-        void *beyond = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, empty, 0);
+        void *beyond = host_memfd_map(empty, SIZE, PROT_READ | PROT_WRITE);
         struct collapse *without = collapse_new(&kernel, beyond, empty, SIZE, 0);
         ck_assert_int_eq(collapse_prepare(without, 0, 1, &made), -1);
         ck_assert_int_eq(errno, ENOMEM);
