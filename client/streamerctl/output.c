@@ -22,7 +22,8 @@ char *human_size(char out[HUMAN_MAX], uint64_t bytes)
         static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
         double v = (double)bytes;
         size_t unit = 0;
-        for (; v >= 1024 && unit < 6; unit++)
+        /* From 1023.95 on it is rounded to 1024.0. */
+        for (; v >= (unit == 0 ? 1024 : 1023.95) && unit < 6; unit++)
                 v /= 1024;
         if (unit == 0)
                 snprintf(out, HUMAN_MAX, "%" PRIu64 " B", bytes);

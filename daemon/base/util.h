@@ -118,7 +118,8 @@ static inline char *size_text(char out[SIZE_TEXT], uint64_t bytes)
         static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
         double v = (double)bytes;
         size_t unit = 0;
-        for (; v >= 1024 && unit < ARRAY_SIZE(units) - 1; unit++)
+        /* From 1023.95 on it is rounded to 1024.0. */
+        for (; v >= (unit == 0 ? 1024 : 1023.95) && unit < ARRAY_SIZE(units) - 1; unit++)
                 v /= 1024;
         snprintf(out, SIZE_TEXT, "%.*f %s", unit > 0, v, units[unit]);
         return out;

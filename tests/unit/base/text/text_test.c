@@ -61,6 +61,9 @@ static const struct {
         const char *text;
 } sizes[] = {{0, "0 B"},
              {1023, "1023 B"},
+             {MiB - 52, "1023.9 KiB"},
+             {MiB - 51, "1.0 MiB"},
+             {GiB - 1, "1.0 GiB"},
              {1024, "1.0 KiB"},
              {1536, "1.5 KiB"},
              {UINT64_C(4) << 30, "4.0 GiB"},
