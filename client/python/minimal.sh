@@ -11,6 +11,7 @@ rm -rf "$dir"
 mkdir -p "$dir"/apt/{parts,lists/partial,cache/archives/partial} "$dir/licenses"
 dir=$(realpath "$dir")
 log=$dir/log
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES # the variables of a make that runs this are not those of the libraries
 
 give_up() {
         tail -n 20 "$log" >&2
@@ -46,7 +47,7 @@ build() { # NAME MAKE-FOLDERS CONFIGURE-OPTION...
         cd "$dir/$name"-*/
         ./configure --quiet --prefix="$dir" --disable-shared "$@" >>"$log" 2>&1 || give_up "$name cannot be configured"
         for part in $parts; do
-                make -s -C "$part" install >>"$log" 2>&1 || give_up "$name cannot be built"
+                make -s "-j$(nproc)" -C "$part" install >>"$log" 2>&1 || give_up "$name cannot be built"
         done
         make -s install-pkgconfigDATA >>"$log" 2>&1 || give_up "$name cannot be installed"
         cp debian/copyright "$dir/licenses/${name/#curl/libcurl}"

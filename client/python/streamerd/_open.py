@@ -356,8 +356,8 @@ def open(
     load.
 
     Args:
-        source: a path, an org/name[@rev] in the Hugging Face cache, a URL (s3://, gs://, az://, https://, hf://), or the name of a
-            resident model.
+        source: a path, an org/name[@rev] in the Hugging Face cache, a URL (s3://, gs://, az://, https://, hf://), or the
+            name of a resident model.
         framework: "torch" ("pt", "pytorch") or "numpy" ("np"): what the tensors are.
         name: the model's name in the daemon; None: derived from the source.
         device: "cpu" (or "host"), "cuda:0", a torch.device; None: the daemon's only one, or the host of the user's own.

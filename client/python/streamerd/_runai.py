@@ -129,8 +129,8 @@ class _Files:
         return client
 
     def check_headers(self) -> None:
-        """Raises the error of a file that cannot be loaded. Of files that load, once they can be attached to; of others,
-        which may wait for these to end, by a request that loads nothing."""
+        """Raises the error of a file that cannot be loaded. Files that load are known when they can be attached to;
+        others, which may wait for these to end, by a request that loads nothing."""
         for i, file in enumerate(self.files):
             if file.under_way:
                 self.model(i)
@@ -163,8 +163,8 @@ class _Files:
 
 
 class _Infos(Sequence[TensorInfo]):
-    """The tensors of a file, or those of them that are asked for. Their number is known when it begins to load, the rest
-    when it is loaded."""
+    """The tensors of a file, or those of them that are asked for. Their number is known when it begins to load, the
+    rest when it is loaded."""
 
     def __init__(self, files: _Files, i: int, names: frozenset[str] | None) -> None:
         self._files = files

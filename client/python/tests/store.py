@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store on loopback with the two requests of S3 that the daemon makes: the list of a prefix, and a range of an object."""
+"""A store on loopback with the two requests of S3 that the daemon makes: a prefix's list, and a range of an object."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Store:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
-        self.settings = f"s3: {{endpoint: 'http://127.0.0.1:{self._server.server_port}', unsigned: true, region: us-east-1}}"
+        endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self.settings = f"s3: {{endpoint: '{endpoint}', unsigned: true, region: us-east-1}}"
 
     def etag(self, key: str) -> str:
         return f'"{hashlib.md5(self.objects[key]).hexdigest()}"'

@@ -61,7 +61,7 @@ def test_names_are_known_before_tensors_arrive(daemon: Daemon, slow_server: Slow
 
 def test_a_misspelt_tensor_is_told_what_was_meant(model: streamerd.Model[Any]) -> None:
     for call in (lambda name: model[name], model.get_tensor, model.get_slice, model.info, model.raw):
-        with pytest.raises(streamerd.TensorNotFoundError, match=r"'layer\.0\.wieght'; did you mean 'layer\.0\.weight'\?"):
+        with pytest.raises(streamerd.TensorNotFoundError, match=r"wieght'; did you mean 'layer\.0\.weight'\?"):
             call("layer.0.wieght")
         with pytest.raises(streamerd.TensorNotFoundError, match="no tensor 'something else'$"):
             call("something else")

@@ -104,7 +104,10 @@ def test_an_error_is_not_hidden_by_another_reader(llama: Any, daemon: Daemon, fo
 
 
 def test_what_the_daemon_does_not_serve_is_read_by_safetensors(
-    llama: Any, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    llama: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A checkpoint outside the roots."""
     import safetensors
