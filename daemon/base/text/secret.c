@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <strings.h>
+#include <sys/mman.h>
 
 #define SECRET_MAX (16 * KiB)
 #define FILE_PREFIX "file:"
@@ -71,15 +72,20 @@ static int credential_path(const char *name, char **path, struct error *error)
         return *path != NULL ? 0 : error_no_memory(error);
 }
 
+int secret_location(const char *setting, char **path, struct error *error)
+{
+        require(secret_is_reference(setting));
+        if (begins(setting, CREDENTIAL_PREFIX))
+                return credential_path(setting + strlen(CREDENTIAL_PREFIX), path, error);
+        *path = strdup(setting + strlen(FILE_PREFIX));
+        return *path != NULL ? 0 : error_no_memory(error);
+}
+
 int secret_read(const char *setting, char **secret, struct error *error)
 {
-        if (begins(setting, FILE_PREFIX))
-                return secret_read_file(setting + strlen(FILE_PREFIX), secret, error);
-        if (begins(setting, CREDENTIAL_PREFIX)) {
-                cleanup_free char *path = NULL;
-                return credential_path(setting + strlen(CREDENTIAL_PREFIX), &path, error)
-                               ?: secret_read_file(path, secret, error);
-        }
+        cleanup_free char *path = NULL;
+        if (secret_is_reference(setting))
+                return secret_location(setting, &path, error) ?: secret_read_file(path, secret, error);
         *secret = strdup(setting);
         return *secret != NULL ? 0 : error_no_memory(error);
 }
@@ -94,13 +100,9 @@ static int read_whole_file(const char *path, uint64_t max, struct text *text, st
 
 int secret_read_text(const char *setting, uint64_t max, struct text *text, struct error *error)
 {
-        if (begins(setting, FILE_PREFIX))
-                return read_whole_file(setting + strlen(FILE_PREFIX), max, text, error);
-        if (begins(setting, CREDENTIAL_PREFIX)) {
-                cleanup_free char *path = NULL;
-                return credential_path(setting + strlen(CREDENTIAL_PREFIX), &path, error)
-                               ?: read_whole_file(path, max, text, error);
-        }
+        cleanup_free char *path = NULL;
+        if (secret_is_reference(setting))
+                return secret_location(setting, &path, error) ?: read_whole_file(path, max, text, error);
         int r = text_new(text, strlen(setting), "a secret", error);
         if (r == 0)
                 memcpy(text->data, setting, text->size);
@@ -112,6 +114,25 @@ void secret_text_deinit(struct text *text)
         if (text->data != NULL)
                 explicit_bzero(text->data, text->size);
         text_deinit(text);
+}
+
+void *secret_map(size_t size)
+{
+        void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+                return NULL;
+        mlock(memory, size); /* the limit of locked memory may be lower */
+        madvise(memory, size, MADV_DONTDUMP);
+        madvise(memory, size, MADV_DONTFORK);
+        return memory;
+}
+
+void secret_unmap(void *memory, size_t size)
+{
+        if (memory == NULL)
+                return;
+        explicit_bzero(memory, size);
+        munmap(memory, size);
 }
 
 static void redact(char *out, size_t size, const char *source)

@@ -22,6 +22,14 @@ int secret_read_file(const char *path, char **secret, struct error *error);
 /* The setting names the secret's location and is not the secret. */
 bool secret_is_reference(const char *setting);
 
+/* The path of the file that such a setting names; malloc'd. */
+int secret_location(const char *setting, char **path, struct error *error);
+
+/* Zeroed memory for secrets: locked where the system allows it, left out of core dumps and of forked children. NULL: no
+ * memory. */
+void *secret_map(size_t size);
+void secret_unmap(void *memory, size_t size); /* wipes it; accepts NULL */
+
 #define REDACTED_SOURCE 512
 
 /* A source or an address for logs, errors and replies: without user, password, query and fragment of a URL. Other text
