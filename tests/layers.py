@@ -33,6 +33,9 @@ daemon/base/log
 daemon/base/thread
 daemon/base/sys
 daemon/base/fallback
+daemon/crypt/cipher
+daemon/crypt/keyring
+daemon/crypt
 daemon/device
 daemon/device/host daemon/device/cuda
 daemon/io/object daemon/io/staging
