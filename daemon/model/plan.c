@@ -274,18 +274,28 @@ static void place_all(struct plan *plan, const struct plan_layout *layout)
 
 /* ---- blocks ---- */
 
+/* The most bytes, from `skip` bytes of a tensor on, that are whole leaves and end with a chunk; 0: none do. */
+static uint64_t whole_chunks(uint64_t skip, uint64_t room, uint64_t chunk)
+{
+        uint64_t take = room / PLAN_LEAF * PLAN_LEAF;
+        while (take > 0 && chunk > 0 && (skip + take) % chunk != 0)
+                take -= PLAN_LEAF;
+        return take;
+}
+
 /* The last block takes the tensor's leaves, as many as fit, if it ends where the tensor begins; new ones the rest. */
 static bool cut_tensor(struct plan *plan, uint32_t i, const struct plan_layout *layout, uint64_t block_size)
 {
         const struct plan_tensor *t = &plan->tensors[i];
         struct plan_block *last = plan->n_blocks > 0 ? &plan->blocks[plan->n_blocks - 1] : NULL;
+        uint64_t chunk = plan->files[t->file].chunk;
         bool in_place = is_congruent(layout, t->file_off, t->offset);
         bool joins = last != NULL && last->file == t->file && last->file_off + last->len == t->file_off &&
                      last->in_place == in_place &&
                      (!in_place || (last->segment == t->segment && last->offset + last->len == t->offset));
         for (uint64_t skip = 0, take; skip < t->bytes; skip += take) {
                 uint64_t left = t->bytes - skip, room = joins ? block_size - last->len : 0;
-                take = left <= room ? left : room / PLAN_LEAF * PLAN_LEAF;
+                take = left <= room ? left : whole_chunks(skip, room, chunk);
                 if (take == 0) {
                         struct plan_block *blocks = array_grow(plan->blocks, plan->n_blocks, sizeof(*blocks));
                         if (blocks == NULL)
@@ -297,11 +307,12 @@ static bool cut_tensor(struct plan *plan, uint32_t i, const struct plan_layout *
                                 .file = t->file,
                                 .tensor = i,
                                 .in_place = in_place,
+                                .continues = chunk > 0 && skip % chunk != 0,
                                 .skip = skip,
                                 .offset = t->offset + skip,
                                 .segment = t->segment,
                         };
-                        take = left < block_size ? left : block_size;
+                        take = left <= block_size ? left : whole_chunks(skip, block_size, chunk) ?: block_size;
                 }
                 last->len += (uint32_t)take;
                 joins = true;
@@ -361,7 +372,14 @@ size_t plan_request_end(const struct plan *plan, size_t first, size_t blocks)
         while (end < plan->n_blocks && end < first + blocks && b[end].file == b[end - 1].file &&
                b[end].file_off == b[end - 1].file_off + b[end - 1].len)
                 end++;
-        return end;
+        return plan_chunk_begin(plan, end, plan->n_blocks);
+}
+
+size_t plan_chunk_begin(const struct plan *plan, size_t from, size_t end)
+{
+        while (from < end && plan->blocks[from].continues)
+                from++;
+        return from;
 }
 
 void plan_deinit(struct plan *plan)

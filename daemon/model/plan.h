@@ -11,6 +11,10 @@
  *            block is read into a staging slot and copied piece by piece.
  *
  * A leaf is PLAN_LEAF bytes of a tensor counted from its start (the last one shorter).
+ *
+ * Of an encrypted file the tensors consist of chunks, too, of `chunk` bytes counted from their start (the last one
+ * shorter), which are decrypted from their beginning to their end. A block ends with one where any chunk fits it.
+ * Else the next block `continues` the chunk, and is read after it, in the same run.
  */
 #pragma once
 
@@ -36,6 +40,7 @@ struct plan_layout {
 struct plan_file {
         struct st_header header; /* its tensors are the model's: other ones are removed from it */
         const char *path;        /* for errors */
+        uint64_t chunk;          /* bytes of one; UINT64_MAX: a tensor is one; 0: the file is not encrypted */
 };
 
 struct plan_tensor {
@@ -54,6 +59,7 @@ struct plan_block {
         uint32_t file;
         uint32_t tensor; /* the first tensor with bytes in the block (empty tensors are in no block) */
         bool in_place;
+        bool continues;  /* a chunk that the block before began */
         uint64_t skip;   /* bytes of that tensor before the block: a multiple of PLAN_LEAF */
         uint64_t offset; /* in_place: where file_off lands in the segment */
         uint32_t segment;
@@ -102,8 +108,11 @@ void plan_deinit(struct plan *plan);
 /* Blocks of one request: an even part of all for each of `parts` that may be in flight, `most` at the most, one at the
  * least. A limit that grows to `parts` finds something left. */
 size_t plan_request_blocks(const struct plan *plan, unsigned parts, size_t most);
-/* One past the last block of a request for `blocks` from `first` on; it ends at a gap, and with the file. */
+/* One past the last block of a request for `blocks` from `first` on; it ends at a gap, with the file, and not within a
+ * chunk: it may be longer. */
 size_t plan_request_end(const struct plan *plan, size_t first, size_t blocks);
+/* Of the blocks [from, end), the first where a chunk begins; `end`: none. */
+size_t plan_chunk_begin(const struct plan *plan, size_t from, size_t end);
 
 /* The pieces of a block, in file order: whole leaves of tensors. */
 struct plan_piece {

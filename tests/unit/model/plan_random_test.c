@@ -70,6 +70,23 @@ static void random_file(struct made_file *f, size_t number)
                 f->bytes[i] = (unsigned char)draw_below(&state, 256);
 }
 
+/* Of a file that is encrypted; 0: it is not. */
+static uint64_t random_chunk(void)
+{
+        switch (draw_below(&state, 8)) {
+        case 0:
+                return UINT64_MAX;
+        case 1:
+                return UINT64_C(1) << draw_below(&state, 24);
+        case 2:
+                return MIB * (1 + draw_below(&state, 4));
+        case 3:
+                return 1 + draw_below(&state, 4 * MIB);
+        default:
+                return 0;
+        }
+}
+
 static void world_begin(struct world *w)
 {
         struct error error;
@@ -82,7 +99,7 @@ static void world_begin(struct world *w)
         w->layout.max_segment = draw_below(&state, 2) ? 0 : 1 + draw_below(&state, 4 * MIB);
         for (size_t i = 0; i < w->n_files; i++) {
                 random_file(&w->made[i], i);
-                w->files[i] = (struct plan_file){w->made[i].header, NULL};
+                w->files[i] = (struct plan_file){.header = w->made[i].header, .chunk = random_chunk()};
         }
         holds(plan_make(&w->plan, w->files, w->n_files, &w->layout, w->block_size, &error) == 0);
         holds(w->plan.n_segments <= PLAN_MAX_SEGMENTS);
@@ -187,6 +204,29 @@ static void check_piece(struct world *w, const struct plan_block *b, const struc
                 w->written[p->segment][p->offset + i]++;
 }
 
+/* A chunk that is longer than a block is read by several, in order; else blocks end with chunks. */
+static void check_chunks(const struct world *w)
+{
+        const struct plan *plan = &w->plan;
+        for (size_t i = 0; i < plan->n_blocks; i++) {
+                const struct plan_block *b = &plan->blocks[i];
+                uint64_t chunk = w->files[b->file].chunk;
+                holds(b->continues == (chunk > 0 && b->skip % chunk != 0));
+                if (!b->continues)
+                        continue;
+                holds(i > 0 && b[-1].tensor == b->tensor && b[-1].file_off + b[-1].len == b->file_off);
+                holds(b[-1].len == w->block_size);
+                for (uint64_t take = PLAN_LEAF; take <= w->block_size; take += PLAN_LEAF)
+                        holds((b[-1].skip + take) % chunk != 0);
+        }
+        for (size_t from = 0, end; from < plan->n_blocks; from = end) {
+                end = plan_request_end(plan, from, 1 + draw_below(&state, 4));
+                holds(end > from && (end == plan->n_blocks || !plan->blocks[end].continues));
+                for (size_t i = from + 1; i < end; i++)
+                        holds(plan->blocks[i].file_off == plan->blocks[i - 1].file_off + plan->blocks[i - 1].len);
+        }
+}
+
 static void carry_out(struct world *w)
 {
         uint64_t copied = 0;
@@ -253,6 +293,7 @@ TEST(every_plan_loads_its_model, .to = 8)
                 world_begin(&w);
                 check_listed(&w);
                 check_places(&w);
+                check_chunks(&w);
                 carry_out(&w);
                 check_written(&w);
                 check_sorted(&w);

@@ -12,6 +12,7 @@ static const struct plan_layout cuda = {.page = 0, .align = 256, .granularity = 
 
 static struct made_file made[3];
 static struct plan_file files[3];
+static uint64_t chunks[3]; /* of files that are encrypted */
 static struct plan plan;
 
 static struct error error;
@@ -19,7 +20,7 @@ static struct error error;
 static void make(size_t n, const struct plan_layout *layout)
 {
         for (size_t i = 0; i < n; i++)
-                files[i] = (struct plan_file){made[i].header, NULL};
+                files[i] = (struct plan_file){.header = made[i].header, .chunk = chunks[i]};
         ck_assert_msg(plan_make(&plan, files, n, layout, BLOCK, &error) == 0, "%s", error.text);
 }
 
@@ -207,7 +208,7 @@ TEST(a_name_in_two_files_is_refused)
                 file_begin(&made[i]);
                 file_tensor(&made[i], names[i], DTYPE_U8, 1);
                 file_end(&made[i], 8, 0);
-                files[i] = (struct plan_file){made[i].header, paths[i]};
+                files[i] = (struct plan_file){.header = made[i].header, .path = paths[i]};
         }
         struct plan_names names = {.n_files = 0};
         for (size_t i = 0; i < 2; i++)
@@ -239,13 +240,13 @@ TEST(a_name_of_any_earlier_file_is_found)
                         file_tensor(&made[0], name, DTYPE_U8, 1);
                 }
                 file_end(&made[0], 8, 0);
-                many[i] = (struct plan_file){made[0].header, "many"};
+                many[i] = (struct plan_file){.header = made[0].header, .path = "many"};
                 ck_assert_int_eq(plan_names_add(&names, many, &error), 0);
         }
         file_begin(&made[0]);
         file_tensor(&made[0], "0.4", DTYPE_U8, 1);
         file_end(&made[0], 8, 0);
-        many[40] = (struct plan_file){made[0].header, "last"};
+        many[40] = (struct plan_file){.header = made[0].header, .path = "last"};
         FAILS_SAYING(error, plan_names_add(&names, many, &error), STREAMER_EFAILED,
                      "tensor '0.4' is in two files (many, last)");
         plan_names_deinit(&names);
@@ -258,7 +259,7 @@ TEST(sizes_that_overflow_are_refused)
                 file_tensor(&made[i], i == 0 ? "a" : "b", DTYPE_U8, UINT64_C(1) << 60);
                 file_tensor(&made[i], i == 0 ? "c" : "d", DTYPE_U8, UINT64_C(1) << 60);
                 file_end(&made[i], 8, 0);
-                files[i] = (struct plan_file){made[i].header, NULL};
+                files[i] = (struct plan_file){.header = made[i].header};
         }
         FAILS_SAYING(error, plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED,
                      "the files' sizes overflow");
@@ -270,7 +271,7 @@ TEST(more_tensors_than_numbers_are_refused)
         size_t n = UINT32_MAX, size = n * sizeof(struct st_tensor); /* of which the last is read: one page */
         void *tensors = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         ck_assert_ptr_ne(tensors, MAP_FAILED);
-        files[0] = (struct plan_file){{.tensors = tensors, .n_tensors = n}, NULL};
+        files[0] = (struct plan_file){.header = {.tensors = tensors, .n_tensors = n}};
         FAILS_SAYING(error, plan_make(&plan, files, 1, &host, BLOCK, &error), STREAMER_EFAILED, "too many tensors");
 }
 
@@ -305,4 +306,50 @@ TEST(a_request_ends_at_a_gap_and_with_its_file)
         for (size_t i = 0; i < 5; i++)
                 ck_assert_uint_eq(plan_request_end(&of, i, 5), ends[i]);
         ck_assert_uint_eq(plan_request_end(&of, 0, 1), 1);
+}
+
+/* ---- encrypted files ---- */
+
+static const struct {
+        uint64_t chunk;
+        size_t n;         /* blocks */
+        uint64_t lens[3]; /* MiB, of the first ones */
+        bool continues;   /* the second one */
+        size_t end;       /* of the first request */
+} chunked[] = {
+        {65536, 3, {8, 8, 4}, false, 1},   {2 * MIB, 3, {8, 8, 4}, false, 1},     {3 * MIB, 3, {6, 6, 8}, false, 1},
+        {5 * MIB, 4, {5, 5, 5}, false, 1}, {3 * MIB / 2, 3, {6, 6, 8}, false, 1}, {16 * MIB, 3, {8, 8, 4}, true, 2},
+        {MIB + 1, 3, {8, 8, 4}, true, 3},  {UINT64_MAX, 3, {8, 8, 4}, true, 3},
+};
+
+TEST(blocks_end_with_chunks_that_fit_them, EACH(chunked))
+{
+        chunks[0] = chunked[_i].chunk;
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 20 * MIB);
+        file_end(&made[0], 4096, 8);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_blocks, chunked[_i].n);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_uint_eq(plan.blocks[i].len, chunked[_i].lens[i] * MIB);
+        ck_assert_int_eq(plan.blocks[1].continues, chunked[_i].continues);
+        ck_assert(!plan.blocks[0].continues);
+        ck_assert_uint_eq(plan_request_end(&plan, 0, 1), chunked[_i].end);
+        ck_assert_uint_eq(plan_chunk_begin(&plan, 1, plan.n_blocks), chunked[_i].end);
+}
+
+/* A small tensor joins the block before it whole, and one that is longer than the rest begins another. */
+TEST(a_tensor_that_is_one_chunk_is_not_split_for_the_rest_of_a_block)
+{
+        chunks[0] = UINT64_MAX;
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 3 * MIB);
+        file_tensor(&made[0], "b", DTYPE_U8, 2 * MIB);
+        file_tensor(&made[0], "c", DTYPE_U8, 6 * MIB);
+        file_end(&made[0], 4096, 8);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_blocks, 2);
+        ck_assert_uint_eq(plan.blocks[0].len, 5 * MIB);
+        ck_assert_uint_eq(plan.blocks[1].len, 6 * MIB);
+        ck_assert(!plan.blocks[1].continues);
 }
