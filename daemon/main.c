@@ -324,8 +324,10 @@ static int make_parts(struct daemon *d, struct error *error)
         struct server *s = &d->server;
         const char *folder = filled(c->state);
         struct snapshot newest;
+        struct keyring *keyring = NULL;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error)
                         ?: roles_open(&c->access, d->sources.roots, error)
+                        ?: config_keyring(c, &keyring, error)
                         ?: make_devices(d, error)
                         ?: make_stores(c, &d->sources, error)
                         ?: make_reader(d, error);
@@ -336,6 +338,7 @@ static int make_parts(struct daemon *d, struct error *error)
                 return error_set(error, STREAMER_ENOMEM,
                                  "no memory, or no more threads are allowed (ulimit -u, pids.max)");
         make_models(d);
+        reload_set_keyring(&d->loads, keyring);
         r = make_server(d, error) ?: reload_apply(&d->reload, error);
         if (r < 0)
                 return r;
@@ -433,6 +436,7 @@ static void take_apart(struct daemon *d)
         hf_free(d->sources.hf);
         http_free(d->sources.http);
         wake_free(d->wake);
+        keyring_free(d->loads.keyring);
         config_deinit(&d->config);
 }
 

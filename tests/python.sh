@@ -14,7 +14,7 @@ build=$(realpath "$1")
 export STREAMERD_BUILD=$build
 cd "$(dirname "$0")/.."
 wheel=$(ls "$build"/wheel/streamerd-*.whl)
-packages='numpy ml_dtypes torch==2.13.0 safetensors runai-model-streamer transformers accelerate diffusers tqdm mypy pytest'
+packages='numpy ml_dtypes cryptotensors==0.2.3 torch==2.13.0 safetensors runai-model-streamer transformers accelerate diffusers tqdm mypy pytest'
 
 # Installed once; the wheel each time. $3 says what else is in it.
 environment() { # PATH PYTHON PACKAGES

@@ -125,6 +125,8 @@ int each_show(struct ctl *ctl, const char *model);
 /* Of a model as `show` describes it: what its load left out, and what its index lists in vain. `model`: as warnings;
  * NULL: as lines of `show`. */
 void print_notes(FILE *f, const json_t *m, const char *model);
+/* A line of the cipher, keys and signer of what was encrypted, after its title; NULL: it was not. */
+void print_encryption(const char *title, const json_t *encryption);
 int each_explain(struct ctl *ctl, const char *model);
 void print_reload(const struct ctl *ctl, const json_t *reply);
 void print_config(const struct ctl *ctl, const json_t *reply);

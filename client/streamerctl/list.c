@@ -247,6 +247,18 @@ void print_notes(FILE *f, const json_t *m, const char *model)
         }
 }
 
+void print_encryption(const char *title, const json_t *encryption)
+{
+        if (!encryption)
+                return;
+        printf("%s%s, %s ", title, json_str(encryption, "cipher"),
+               json_array_size(json_object_get(encryption, "keys")) > 1 ? "keys" : "key");
+        put_names(stdout, json_object_get(encryption, "keys"));
+        fputs(", signed by ", stdout);
+        put_escaped(stdout, json_str(encryption, "signer"));
+        putchar('\n');
+}
+
 static void show_model(const json_t *m, bool wide)
 {
         char text[HUMAN_MAX];
@@ -260,6 +272,7 @@ static void show_model(const json_t *m, bool wide)
         show_line("source", json_str(m, "source"));
         show_line("digest", json_str(m, "digest"));
         show_published(json_object_get(m, "published"));
+        print_encryption("encryption  ", json_object_get(m, "encryption"));
         if (strcmp(json_str(m, "tier"), "host") == 0)
                 show_line("tier", "host: a load restores it");
         printf("generation  %" PRIu64 "\ntensors     %" PRIu64 "\nsize        %s\nleases      %" PRIu64 "%s\n",

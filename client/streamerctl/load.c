@@ -320,6 +320,7 @@ static void print_plan(const json_t *plan)
         print_count("  ", plan, "tensors");
         print_count(" in ", plan, "files");
         printf(", %s\n", human_size(bytes, json_u64(plan, "bytes")));
+        print_encryption("  encrypted ", json_object_get(plan, "encryption"));
         if (!devices)
                 print_plan_of(plan);
         for (size_t i = 0; (device = json_array_get(devices, i)); i++)

@@ -6,6 +6,7 @@
 
 #include "daemon/base/error.h"
 #include "daemon/base/log/log.h"
+#include "daemon/crypt/keyring.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/desired/desired.h"
@@ -32,7 +33,7 @@ struct config_device {
 /* Where a value was given; a later one overrides an earlier one. */
 enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
 
-#define CONFIG_SETTINGS_MAX 96
+#define CONFIG_SETTINGS_MAX 128
 
 /* Each list is a pointer, and after it the length. */
 struct config {
@@ -75,6 +76,13 @@ struct config {
                 bool across_uids; /* false: the publisher's user and root attach to what it has published */
                 bool cuda_ipc;    /* false: nothing is published in memory that stays writable for clients */
         } publish;
+        struct {
+                char **keys; /* files of them: "file:PATH", "credential:NAME" */
+                size_t n_keys;
+                bool plaintext_tensors; /* true: beside encrypted tensors there may be others */
+                bool require;           /* true: no other file is loaded */
+                bool across_uids;       /* false: the loader's user and root attach to what was decrypted */
+        } encryption;
         struct s3_endpoint_opts s3;
         struct s3_endpoint_opts *s3_sources;
         size_t n_s3_sources;
@@ -110,6 +118,8 @@ struct config {
 
 #define CONFIG_PRINTED 1 /* for --help, --version, --check-config or completion: there is nothing else to do */
 
+/* Reads the files of encryption.keys: may block. */
+int config_keyring(const struct config *config, struct keyring **out, struct error *error);
 /* From argv, environ and the file. 0, CONFIG_PRINTED, STREAMER_EINVAL (usage, exit 2) or another STREAMER_E* with the
  * text to print. */
 int config_load(struct config *config, int argc, char **argv, struct error *error);

@@ -433,3 +433,12 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
         printf("streamerd: the settings are valid (%s)\n", config->path ?: "no file");
         return CONFIG_PRINTED;
 }
+
+int config_keyring(const struct config *config, struct keyring **out, struct error *error)
+{
+        const struct keyring_opts opts = {.files = config->encryption.keys,
+                                          .n_files = config->encryption.n_keys,
+                                          .plaintext_tensors = config->encryption.plaintext_tensors,
+                                          .require_encrypted = config->encryption.require};
+        return keyring_new(out, &opts, error);
+}

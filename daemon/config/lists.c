@@ -6,6 +6,7 @@
  */
 #include "daemon/config/setting.h"
 
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/load/load.h"
 #include "daemon/model/ranks.h"
@@ -25,6 +26,16 @@ static const struct setting root_fields[] = {
         {NULL, SETTING_TEXT, .size = sizeof(char *), .check = setting_check_absolute}};
 
 const struct setting_list list_roots = {ENTRIES(root_fields, char *), .takes = "a root is a path"};
+
+static int check_key_file(const char *text, char why[SETTING_WHY])
+{
+        /* The text may be a key. */
+        return secret_is_reference(text) ? 0 : setting_wrong(why, "is neither file:PATH nor credential:NAME");
+}
+
+static const struct setting key_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_key_file}};
+
+const struct setting_list list_keys = {ENTRIES(key_fields, char *), .takes = "takes file:PATH or credential:NAME"};
 
 /* ---- devices ---- */
 
@@ -482,7 +493,7 @@ static const struct setting_list groups = {ENTRIES(group_fields, uint32_t), .max
 static const struct setting_list role_roots = {ENTRIES(role_root_fields, char *), .may_be_empty = true};
 static const struct setting_list buckets = {ENTRIES(bucket_fields, char *), .may_be_empty = true};
 
-enum { RULE_ROLE, RULE_USERS, RULE_GROUPS, RULE_ROOTS, RULE_BUCKETS, RULE_QUOTAS };
+enum { RULE_ROLE, RULE_USERS, RULE_GROUPS, RULE_ROOTS, RULE_BUCKETS, RULE_ENCRYPTED_ONLY, RULE_QUOTAS };
 
 #define F(name) SETTING_FIELD(struct role_rule, name)
 static const struct setting rule_fields[] = {
@@ -491,6 +502,7 @@ static const struct setting rule_fields[] = {
         [RULE_GROUPS] = {"groups", SETTING_LIST, F(groups), .list = &groups},
         [RULE_ROOTS] = {"roots", SETTING_LIST, F(roots), .list = &role_roots},
         [RULE_BUCKETS] = {"buckets", SETTING_LIST, F(buckets), .list = &buckets},
+        [RULE_ENCRYPTED_ONLY] = {"encrypted_only", SETTING_WORD, F(encrypted_only), .words = setting_bool_words},
         {"connections", SETTING_NUMBER, F(max[QUOTA_CONNECTIONS]), NULL, 1, UINT64_MAX},
         {"leases", SETTING_NUMBER, F(max[QUOTA_LEASES]), NULL, 1, UINT64_MAX},
         {"loads", SETTING_NUMBER, F(max[QUOTA_LOADS]), NULL, 1, UINT64_MAX},

@@ -19,7 +19,8 @@ static bool is_applied(const struct setting *setting)
 {
         const char *key = setting->key ?: "";
         return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0 ||
-               setting->list == &list_rules || setting->list == &list_preload || setting->list == &list_roots;
+               strncmp(key, "encryption.", strlen("encryption.")) == 0 || setting->list == &list_rules ||
+               setting->list == &list_preload || setting->list == &list_roots;
 }
 
 /* The environment stays as it was at the start, and a value from it may have been fitted to the machine. */
@@ -112,7 +113,16 @@ int reload_apply(struct reload *r, struct error *error)
         server->loads->max_running = (unsigned)l->loads;
         server->resident->failed_kept = l->failed_kept;
         server->resident->admission->max_blocked = l->queued;
+        server->decrypted_across_uids = r->config->encryption.across_uids;
         return desired_configure(&server->desired, r->config->preload, r->config->n_preload, error);
+}
+
+void reload_set_keyring(struct loads *loads, struct keyring *keyring)
+{
+        keyring_free(loads->keyring);
+        loads->keyring = keyring;
+        if (keyring->n_keys > 0)
+                keyring_protect_process();
 }
 
 static void apply(struct reload *r)
@@ -127,6 +137,10 @@ static void apply(struct reload *r)
         r->config->limits = r->next.limits;
         r->config->log.level = r->next.log.level;
         r->config->access = r->next.access;
+        r->config->encryption = r->next.encryption;
+        r->next.encryption = before.encryption;
+        reload_set_keyring(r->server->loads, r->keyring);
+        r->keyring = NULL;
         r->config->preload = r->next.preload;
         r->config->n_preload = r->next.n_preload;
         r->config->roots = r->next.roots;
@@ -157,14 +171,16 @@ static void read_run(struct work *work)
         struct reload *r = container_of(work, struct reload, work);
         const struct config *next = &r->next;
         if (config_load(&r->next, r->argc, r->argv, &r->error) == 0 &&
-            source_roots_new(&r->roots, (const char *const *)next->roots, next->n_roots, &r->error) == 0)
-                roles_open(&r->next.access, r->roots, &r->error);
+            source_roots_new(&r->roots, (const char *const *)next->roots, next->n_roots, &r->error) == 0 &&
+            roles_open(&r->next.access, r->roots, &r->error) == 0)
+                config_keyring(&r->next, &r->keyring, &r->error);
 }
 
 static void drop_next(struct reload *r)
 {
         config_deinit(&r->next);
         r->roots = source_roots_free(r->roots);
+        r->keyring = keyring_free(r->keyring);
 }
 
 static void read_done(struct work *work)

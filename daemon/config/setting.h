@@ -60,7 +60,7 @@ struct actions {
 
 extern const struct setting settings[];
 extern const size_t n_settings;
-extern const struct setting_list list_roots, list_devices, list_plain_hosts, list_hosts, list_s3_sources,
+extern const struct setting_list list_roots, list_keys, list_devices, list_plain_hosts, list_hosts, list_s3_sources,
         list_gcs_sources, list_azure_sources, list_preload, list_rules;
 extern const char *const setting_bool_words[], *const setting_addressing_words[];
 

@@ -36,6 +36,7 @@ static int check_listen(const char *text, char why[SETTING_WHY])
         return valid ? 0 : setting_wrong(why, "%.150s", error.text);
 }
 
+static const char *const plaintext_words[] = {[false] = "refuse", [true] = "allow", NULL};
 static const char *const device_examples[] = {"host", "cuda:0", "cuda:all", "cuda:all?", NULL};
 
 #define F(name) SETTING_FIELD(struct config, name)
@@ -132,6 +133,10 @@ const struct setting settings[] = {
         {"host_cache", SETTING_SIZE, F(host_cache), "0", 0, TiB},
         {"publish.across_uids", BOOL(publish.across_uids)},
         {"publish.cuda_ipc", BOOL(publish.cuda_ipc)},
+        {"encryption.keys", LIST(encryption.keys, list_keys)},
+        {"encryption.plaintext_tensors", SETTING_WORD, F(encryption.plaintext_tensors), "refuse", .words = plaintext_words},
+        {"encryption.require", BOOL(encryption.require)},
+        {"encryption.across_uids", BOOL(encryption.across_uids)},
         {"access.roles", LIST(access.rules, list_rules)},
         {"preload", LIST(preload, list_preload)},
         {"limits.connections", SETTING_NUMBER, F(limits.connections), "8192", 1, 1000000},

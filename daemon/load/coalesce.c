@@ -16,6 +16,7 @@
  *   wait                        if any request sets it
  *   no_evict                    if all set it: it is a courtesy of the caller, not a right of the victim
  *   verify                      joins only a verified load, else is a load of its own
+ *   encrypted_only              likewise, of encrypted files
  *   devices                     must be the same, and none may have failed
  *   caller, roots, limits       of the first request; a further name is charged to the one that joins
  *   dry_run                     never joins
@@ -76,8 +77,14 @@ static bool is_verified(const struct load_target *target, const struct generatio
                (files == NULL || source_files_compare_sums(same->files, files, &(struct error){0}) == 0);
 }
 
+/* The generation's files are encrypted, or it fails. */
+static bool is_encrypted(const struct generation *same, const struct load *other)
+{
+        return same->encryption != NULL || (other != NULL && other->encrypted_only != NULL);
+}
+
 /* A generation of the same files on the target's device, resident or loading. One that was not verified against
- * published digests does not count where that is asked for. */
+ * published digests, or whose files are not encrypted, does not count where that is asked for. */
 static struct generation *find_resident(const struct load_target *target, uint64_t number, struct load **other)
 {
         const struct load *load = target->load;
@@ -85,7 +92,8 @@ static struct generation *find_resident(const struct load_target *target, uint64
         *other = same != NULL ? load_producing(load, same) : NULL;
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;
-        if (!load->sha256 || is_verified(target, same, *other))
+        if ((!load->sha256 || is_verified(target, same, *other)) &&
+            (load->encrypted_only == NULL || is_encrypted(same, *other)))
                 return same;
         *other = NULL;
         return NULL;

@@ -339,6 +339,7 @@ static void take_plans(struct load *load)
                         part_set_state(t->part, PART_PLANNED);
                 t->generation->data_bytes = t->part->resolved.plan.bytes;
                 t->generation->n_tensors = t->part->resolved.plan.n_tensors;
+                t->generation->encryption = encryption_ref(t->part->resolved.encryption);
         }
 }
 
@@ -367,6 +368,7 @@ static void begin_again(struct load *load)
                                        .sha256 = load->sha256,
                                        .wait = load->wait,
                                        .no_evict = load->no_evict,
+                                       .encrypted_only = load->encrypted_only,
                                        .retention = {.priority = load->priority},
                                        .caller = &load->caller,
                                        .owner = &load->owner,

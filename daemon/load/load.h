@@ -91,6 +91,7 @@ struct load_args {
         struct model_settings retention; /* what it asks for; zeroes: the defaults */
         bool admin;                      /* may change the retention of other users' models */
         bool probe;                      /* by the daemon itself, of a test model (source/probe.c) */
+        const char *encrypted_only;      /* why other files are refused; NULL: they are not; constant */
         const struct caller *caller;
         const uid_t *owner;         /* of the name, if it is new; NULL: the caller */
         struct source_roots *roots; /* NULL: the daemon's */
@@ -224,6 +225,8 @@ struct load {
         char *source;
         char *pattern; /* NULL: replicas */
         bool sha256, dry_run, probe;
+        struct keyring *keyring;    /* a reference: of the configuration when it began */
+        const char *encrypted_only; /* as in its request */
         struct caller caller;       /* the first request's, for whom the source is opened */
         uid_t owner;                /* of the name, if it is new */
         struct source_roots *roots; /* a reference */
@@ -287,6 +290,7 @@ struct loads {
         uint64_t last_id;
         struct resident *resident;
         const struct sources *sources;
+        struct keyring *keyring; /* a reference, which a reload replaces */
         struct reader *reader;
         struct work_pool *pool;
         uint64_t block_size;

@@ -170,6 +170,8 @@ void load_find_cached(struct load *load)
         load_each_open (t, load) {
                 t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
                                             load->sha256 ? t->part->files->sums : NULL);
+                if (t->cached != NULL && load->encrypted_only != NULL && t->cached->encryption == NULL)
+                        t->cached = NULL;
                 load->cached = load->cached && t->cached != NULL;
         }
         load_each_open (t, load) {
@@ -218,6 +220,7 @@ void target_take_copy(struct load_target *target)
         g->manifest = target->manifest;
         target->manifest.fd = -1;
         g->verified = target->cached->verified;
+        g->encryption = encryption_ref(target->cached->encryption);
         memcpy(g->sums, target->cached->sums, DIGEST_SIZE);
         memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
 }

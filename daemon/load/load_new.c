@@ -39,6 +39,7 @@ void load_free(struct load *load)
         free(load->targets);
         free(load->parts);
         source_roots_free(load->roots);
+        keyring_free(load->keyring);
         free(load->name);
         free(load->source);
         free(load->pattern);
@@ -116,6 +117,8 @@ struct load *load_new(struct loads *loads, const struct load_args *args, struct 
         load->sha256 = args->sha256;
         load->dry_run = args->dry_run;
         load->probe = args->probe;
+        load->keyring = keyring_ref(loads->keyring);
+        load->encrypted_only = args->encrypted_only;
         load->wait = args->wait;
         load->no_evict = args->no_evict;
         load->caller = *args->caller;

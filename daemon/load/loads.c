@@ -12,6 +12,7 @@ void loads_init(struct loads *loads)
 {
         list_init(&loads->all);
         loads->n_running = 0;
+        loads->keyring = keyring_ref(&keyring_none);
 }
 
 bool loads_empty(const struct loads *loads)
@@ -71,7 +72,8 @@ static struct load *find_same(struct loads *loads, const struct load_args *args,
 {
         list_each_item (struct load, l, &loads->all, link)
                 if (!load_ended(l->state) && !l->dry_run && !args->dry_run && (l->sha256 || !args->sha256) &&
-                    l->roots == args->roots && !load_has(l, TARGET_FAILED) && source_same(l->source, args->source) &&
+                    (l->encrypted_only != NULL || args->encrypted_only == NULL) && l->roots == args->roots &&
+                    !load_has(l, TARGET_FAILED) && source_same(l->source, args->source) &&
                     strcmp(l->name, args->name) == 0 && same_text(l->pattern, args->pattern) &&
                     same_devices(l, devices, n_devices))
                         return l;
@@ -120,6 +122,8 @@ int loads_begin(struct loads *loads, const struct load_args *asked, struct load_
                 args.source = canonical;
         if (args.roots == NULL)
                 args.roots = loads->sources->roots;
+        if (loads->keyring->require_encrypted && !args.probe)
+                args.encrypted_only = "encryption.require is true";
         if (find_devices(devices, &n, loads->resident, &args, error) < 0 || check_name(&args, error) < 0 ||
             (args.pattern != NULL && ranks_check_pattern(args.pattern, error) < 0))
                 return error->code;

@@ -98,8 +98,12 @@ int part_plan(struct load_part *part, struct error *error)
         bool sha256 = load->sha256 && !load->dry_run;
         if (sha256 && (part->sha_steps = calloc(part->resolved.set.n_objects, sizeof(*part->sha_steps))) == NULL)
                 return error_no_memory(error);
-        int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size, sha256,
-                             &part->load->budget, error);
+        const struct resolve_opts opts = {.layout = &part->targets[0]->device->layout,
+                                          .block_size = load->loads->block_size,
+                                          .sha256 = sha256,
+                                          .keyring = load->keyring,
+                                          .encrypted_only = load->encrypted_only};
+        int r = resolve_plan(&part->resolved, &opts, &part->load->budget, error);
         r = r ?: arrivals_measure(&part->resolved.plan, &part->manifest_size, error);
         if (r < 0 || load->dry_run)
                 return r;
@@ -285,6 +289,7 @@ void part_read(struct load_part *part)
         job->weight = load->priority;
         job->plan = &part->resolved.plan;
         job->objects = set->objects;
+        job->encrypted = part->resolved.encryption != NULL ? part->resolved.encrypted : NULL;
         job->leaves = part->arrivals.leaves;
         job->n_targets = part->n_targets;
         job->landed = on_landed;

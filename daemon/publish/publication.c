@@ -120,6 +120,7 @@ static void publication_free(struct publication *p)
                 generation_put(p->generation);
         else
                 published_free(p->published);
+        encryption_free(p->encryption);
         free(p->hashers);
         free(p->name);
         free(p);
@@ -152,7 +153,7 @@ static void end(struct publication *p, const struct error *error)
         if (p->generation != NULL && error != NULL) {
                 log_warn("%s: generation %" PRIu64 " was not published: %s", p->name, p->generation->number,
                          error->text);
-                generation_fail_unlisted(p->generation, error);
+                generation_abort(p->generation, error);
         }
         answer(p, error);
         p->publications->ended(p);
@@ -293,6 +294,7 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         g->caller = p->caller;
         g->settings = *settings;
         g->published = p->published;
+        g->encryption = encryption_ref(p->encryption);
         generation_assign_number(g);
         p->generation = g;
         p->bytes = rounded;

@@ -83,10 +83,11 @@ struct publication {
         struct caller caller;
         char *name;
         struct device *device;
-        struct published *published; /* the generation's, once that exists */
-        struct base_probe base;      /* of published->base, before it is sealed */
-        uint64_t user;               /* whose share of the workers it uses; 0: unlimited */
-        struct quota_charge claim;   /* until it has ended */
+        struct published *published;   /* the generation's, once that exists */
+        struct encryption *encryption; /* of its base, a reference; NULL: it is not encrypted, or not known */
+        struct base_probe base;        /* of published->base, before it is sealed */
+        uint64_t user;                 /* whose share of the workers it uses; 0: unlimited */
+        struct quota_charge claim;     /* until it has ended */
         struct generation *generation;
         uint64_t bytes;             /* of segments, that it began with */
         struct admission_part part; /* these, then those of the manifest */

@@ -232,6 +232,7 @@ static struct generation *generation_free(struct generation *generation)
         published_free(generation->published);
         source_files_free(generation->files);
         source_notes_free(generation->notes);
+        encryption_free(generation->encryption);
         free(generation->pattern);
         free(generation->source);
         free(generation);
@@ -535,7 +536,7 @@ static void forget_failures(const struct resident *resident)
         }
 }
 
-static void fail(struct generation *generation, const struct error *error, bool listed)
+static void fail(struct generation *generation, const struct error *error, bool refused)
 {
         require(generation->state == GENERATION_LOADING);
         struct resident *resident = generation->resident;
@@ -544,7 +545,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         end_reason_set(&generation->end, END_FAILED, "%s", error->text);
         list_each_item (struct model_name, n, &generation->names, link) {
                 quota_discharge(&n->charge); /* failures are limited by failed_kept instead, as is the model's charge */
-                if (listed)
+                if (!refused)
                         add_ended(generation, n);
                 struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);
                 if (before != NULL)
@@ -557,7 +558,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         if (generation->charged == 0) /* it was granted no memory, or returned it */
                 quota_discharge(&generation->quota_charge);
         generation_changed(generation);
-        if (!listed || has_no_source)
+        if (refused || has_no_source) /* these are not listed as failed */
                 generation_drop_all(generation);
         generation_reap_later(generation);
         forget_failures(resident);
@@ -565,13 +566,12 @@ static void fail(struct generation *generation, const struct error *error, bool 
 
 void generation_fail(struct generation *generation, const struct error *error)
 {
-        bool denied = error->outside || (error->code == STREAMER_EPERM && generation->charged == 0);
-        fail(generation, error, !denied);
+        fail(generation, error, error->outside || (error->code == STREAMER_EPERM && generation->charged == 0));
 }
 
-void generation_fail_unlisted(struct generation *generation, const struct error *error)
+void generation_abort(struct generation *generation, const struct error *error)
 {
-        fail(generation, error, false);
+        fail(generation, error, true);
 }
 
 void generation_discard(struct generation *generation)

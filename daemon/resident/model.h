@@ -30,6 +30,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/quota.h"
+#include "daemon/crypt/encryption.h"
 #include "daemon/device/device.h"
 #include "daemon/resident/published.h"
 #include "daemon/source/roots/caller.h"
@@ -140,6 +141,7 @@ struct generation {
         struct caller caller;             /* for whom it was loaded */
         char *pattern;                    /* of the files of ranks; NULL: replicas */
         struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */
+        struct encryption *encryption;    /* of its files, or of the model that it was made from; NULL: none */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
         struct source_notes *notes;       /* of its load; NULL: not known, after a restart */
@@ -348,7 +350,7 @@ void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed (the model is resident already): it ends, without an event unless one of it was sent. */
 void generation_discard(struct generation *generation);
 /* As generation_fail(), and it is not listed: its request has ended with the error. */
-void generation_fail_unlisted(struct generation *generation, const struct error *error);
+void generation_abort(struct generation *generation, const struct error *error);
 
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);

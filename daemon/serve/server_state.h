@@ -44,12 +44,13 @@ struct server {
         uint64_t exit_idle_ns, last_active_ns;                /* exits after so long without activity; 0: never */
         void (*exit)(struct server *server, const char *why); /* begins the end */
         enum server_ending ending;
-        uid_t ended_by;           /* ending: the user who asked for it */
-        struct list reloads;      /* of struct deferred: requests for a reload */
-        bool share_across_uids;   /* writable handles may go to processes of several users */
-        bool trust_detach;        /* a detach ends a lease of writable handles; else the process's exit does */
-        bool publish_across_uids; /* published models may be attached to by every user */
-        bool publish_cuda_ipc;    /* clients may publish in memory that stays writable */
+        uid_t ended_by;             /* ending: the user who asked for it */
+        struct list reloads;        /* of struct deferred: requests for a reload */
+        bool share_across_uids;     /* writable handles may go to processes of several users */
+        bool trust_detach;          /* a detach ends a lease of writable handles; else the process's exit does */
+        bool publish_across_uids;   /* published models may be attached to by every user */
+        bool decrypted_across_uids; /* likewise those that were decrypted */
+        bool publish_cuda_ipc;      /* clients may publish in memory that stays writable */
         struct resident *resident;
         struct loads *loads;
         struct publications publications;
@@ -109,11 +110,11 @@ struct session {
         uint64_t progress_round;      /* of the server, in which its ops became due last */
         struct list ops;              /* of struct op */
         struct list due_ops;          /* of these, by in_due: to be notified of the progress */
-        struct lease_owner leases;
-        struct list due_leases;   /* of these, by in_due: with an event to be sent */
-        struct list publications; /* of struct publication, by in_session */
-        struct list deferred;     /* of struct deferred, by in_session */
-        struct list transfers;    /* of struct transfer */
+        struct list leases;           /* of struct lease, by in_owner */
+        struct list due_leases;       /* of these, by in_due: with an event to be sent */
+        struct list publications;     /* of struct publication, by in_session */
+        struct list deferred;         /* of struct deferred, by in_session */
+        struct list transfers;        /* of struct transfer */
         uint64_t n_deferred;
         uint64_t probe;             /* the seed of its test model, which ends with the session; 0: none */
         struct quota_charge charge; /* the connection */

@@ -67,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         commit_record_deinit(&record);
         table_drop(&g.manifest);
         published_free(g.published);
+        encryption_free(g.encryption);
         free(g.pattern);
         return 0;
 }

@@ -337,7 +337,10 @@ void core_resolve(struct resolved *resolved, const char *path, const struct plan
         *resolved = (struct resolved){.borrowed = false};
         int r = source_open(core_sources(), path, false, &resolved->set, &error);
         if (r == 0)
-                r = resolve_plan(resolved, layout, block_size, false, &(struct resolve_budget){.bytes = 0}, &error);
+                r = resolve_plan(
+                        resolved,
+                        &(struct resolve_opts){.layout = layout, .block_size = block_size, .keyring = &keyring_none},
+                        &(struct resolve_budget){.bytes = 0}, &error);
         ck_assert_msg(r == 0, "%s: %s", path, error.text);
 }
 

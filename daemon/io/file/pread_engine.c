@@ -24,6 +24,7 @@
 
 struct pread_thread {
         struct reader_thread base;
+        struct read_run run; /* blocks that continue the chunk of the one before; often empty */
         struct fill fill;
         unsigned char *bounce; /* two pages */
         struct copy_queue copy_queue;
@@ -68,12 +69,14 @@ static int read_target(struct pread_thread *self, const struct ticket *ticket, i
         return r;
 }
 
-/* Hashes the block's next n bytes, which are in their place. */
-static void hash_filled(struct pread_thread *self, const struct ticket *ticket, unsigned char *data, uint64_t n)
+/* Decrypts, if they are encrypted, and hashes the block's next n bytes, which are in their place. */
+static int fill_read(struct pread_thread *self, const struct ticket *ticket, unsigned char *data, uint64_t n,
+                     struct error *error)
 {
         uint64_t since = now_ns();
-        reader_fill(ticket, &self->fill, data, data + self->fill.have, n);
+        int r = reader_fill(ticket, &self->fill, data, data + self->fill.have, n, error);
         stages_add(&ticket->job->stages, STAGE_hash, now_ns() - since);
+        return r;
 }
 
 /* Pages are prepared piece by piece, so that they are still in the cache when they are filled. */
@@ -91,10 +94,9 @@ static int fill_buffered(struct pread_thread *self, const struct ticket *ticket,
                 int r = done % PREPARED_PIECE == 0
                                 ? reader_block_prepare(self->base.reader, ticket, done, PREPARED_PIECE, error)
                                 : 0;
-                r = r ?: read_target(self, ticket, fd, &t, error);
+                r = r ?: read_target(self, ticket, fd, &t, error) ?: fill_read(self, ticket, to, n, error);
                 if (r < 0)
                         return r;
-                hash_filled(self, ticket, to, n);
                 done += n;
         }
         return 0;
@@ -121,8 +123,7 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
                 copy_edges(block, *data, self->bounce);
         else
                 *data = ticket->slot + block->file_off % PREAD_PAGE; /* aligned as in the file */
-        hash_filled(self, ticket, *data, block->len);
-        return 0;
+        return fill_read(self, ticket, *data, block->len, error);
 }
 
 static void do_block(struct pread_thread *self, struct ticket *ticket)
@@ -144,17 +145,39 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
                 copy_queue_land(&self->copy_queue, ticket, data);
 }
 
+/* The next block of the thread's run; false: it has none, or it is over. */
+static bool continue_run(struct pread_thread *self, struct ticket *ticket)
+{
+        struct copy_queue *copy_queue = &self->copy_queue;
+        if (reader_run_is_empty(&self->run))
+                return false;
+        for (;;) {
+                copy_queue_reap(copy_queue);
+                bool idle = copy_queue->n == 0; /* else the slot that it needs may be one of these */
+                if (copy_queue->n < copy_queue->most && reader_run_take(&self->base, &self->run, idle, ticket))
+                        return true;
+                if (idle || reader_run_is_over(&self->base, &self->run))
+                        break;
+                copy_queue_wait(copy_queue);
+        }
+        reader_fill_deinit(&self->fill);
+        reader_run_give_up(self->base.reader, &self->run);
+        return false;
+}
+
 /* Takes more of the same load while its copies are in flight; waits for work only when none is. Another load's block
  * would wait with these for a device that stalls, and these with that one for storage that hangs. */
 static bool next_block(struct pread_thread *self, struct ticket *ticket)
 {
         struct copy_queue *copy_queue = &self->copy_queue;
+        if (continue_run(self, ticket))
+                return true;
         for (;;) {
                 copy_queue_reap(copy_queue);
                 if (copy_queue->n == 0)
-                        return reader_take_ticket(&self->base, ticket);
+                        return reader_take_ticket(&self->base, &self->run, ticket);
                 const struct read_job *job = copy_queue->oldest_first[0].ticket.job;
-                if (copy_queue->n < copy_queue->most && reader_try_take_ticket(&self->base, job, ticket))
+                if (copy_queue->n < copy_queue->most && reader_try_take_ticket(&self->base, job, &self->run, ticket))
                         return true;
                 copy_queue_wait(copy_queue);
         }
@@ -164,6 +187,7 @@ static void pread_thread_free(struct reader_thread *thread)
 {
         struct pread_thread *self = container_of(thread, struct pread_thread, base);
         copy_queue_deinit(&self->copy_queue);
+        reader_fill_deinit(&self->fill);
         free(self->bounce);
         free(self);
 }
@@ -202,10 +226,13 @@ static bool pread_thread_init(struct reader_thread *thread)
 static int pread_begin(struct reader *reader, struct read_job *job, struct error *error)
 {
         const struct plan *plan = job->plan;
-        bool streamed = false;
-        for (size_t i = 0; i < plan->n_blocks; i++)
+        bool streamed = false, continued = false;
+        for (size_t i = 0; i < plan->n_blocks; i++) {
                 streamed = streamed || job->objects[plan->blocks[i].file].is_streamed;
-        if (!streamed)
+                continued = continued || plan->blocks[i].continues;
+        }
+        /* The order of their chunks has precedence. */
+        if (!streamed || continued)
                 return 0;
         job->streams = calloc(OBJECT_STREAMS * plan->n_files, sizeof(*job->streams));
         if (job->streams == NULL)
@@ -225,9 +252,12 @@ static int pread_begin(struct reader *reader, struct read_job *job, struct error
         return 0;
 }
 
-/* One thread, and only where there is a block for it: it wakes the next one when it has taken it. */
+/* One thread, and only where there is a block for it: it wakes the next one when it has taken it. Threads that wait for
+ * a slot for their run take no other block. */
 static void pread_wake(struct reader *reader)
 {
+        if (reader->waiting_runs > 0)
+                pthread_cond_broadcast(&reader->runs);
         if (!reader_has_work_locked(reader, READ_PREAD))
                 return;
         if (reader->engines[READ_PREAD].waiting > 0)

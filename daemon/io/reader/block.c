@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A block that a thread fills: where its bytes belong, their memory, and the digests of its leaves.
+ * A block that a thread fills: where its bytes belong, their memory, their decryption, and the digests of its leaves.
  */
 #include "daemon/io/reader/engine.h"
+
+#include <inttypes.h>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -43,11 +45,36 @@ static void next_piece(const struct ticket *ticket, struct fill *fill)
         hash_init(&fill->hash);
 }
 
+static const struct encrypted_file *encryption_of(const struct ticket *ticket)
+{
+        const struct read_job *job = ticket->job;
+        return job->encrypted != NULL ? job->encrypted[ticket->block->file] : NULL;
+}
+
+static bool is_encrypted(const struct ticket *ticket, uint32_t tensor)
+{
+        const struct encrypted_file *file = encryption_of(ticket);
+        return file != NULL && file->tensors[ticket->job->plan->tensors[tensor].index].wrapped_key != 0;
+}
+
 void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
 {
-        fill->have = 0;
-        plan_pieces_begin(ticket->block, &fill->pieces);
+        const struct plan_block *block = ticket->block;
+        const struct chunk *chunk = &fill->chunk;
+        fill->have = fill->hashed = 0;
+        fill->tensor = block->tensor;
+        fill->skip = block->skip;
+        if (block->continues && is_encrypted(ticket, block->tensor))
+                require(chunk->file == encryption_of(ticket) && chunk->at == block->skip);
+        else
+                reader_fill_deinit(fill); /* of a request for this block that was given up */
+        plan_pieces_begin(block, &fill->pieces);
         next_piece(ticket, fill);
+}
+
+void reader_fill_deinit(struct fill *fill)
+{
+        chunk_deinit(&fill->chunk);
 }
 
 #define COPY_LINE 64u
@@ -86,20 +113,94 @@ static void copy_past_cache(unsigned char *to, const unsigned char *from, size_t
         memcpy(to + before + whole, from + before + whole, n - before - whole);
 }
 
-void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n)
+/* Up to byte `end` of the block, of which `data` is the part from fill->hashed on. */
+static void hash_bytes_to(const struct ticket *ticket, struct fill *fill, const unsigned char *data, uint64_t end)
 {
         const struct plan_piece *piece = &fill->piece;
-        uint64_t end = fill->have + n;
+        uint64_t begin = fill->hashed;
         while (fill->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
-                uint64_t from = piece->in_block > fill->have ? piece->in_block : fill->have;
+                uint64_t from = piece->in_block > begin ? piece->in_block : begin;
                 uint64_t piece_end = piece->in_block + piece->len, hashed = piece_end < end ? piece_end : end;
-                hash_update(&fill->hash, data + (from - fill->have), hashed - from);
+                hash_update(&fill->hash, data + (from - begin), hashed - from);
                 if (hashed < piece_end)
                         break;
                 hash_final(&fill->hash, ticket->job->leaves[piece->leaf]);
                 next_piece(ticket, fill);
         }
-        if (data != to + fill->have)
-                copy_past_cache(to + fill->have, data, n);
-        fill->have = end;
+        fill->hashed = end;
+}
+
+/* ---- decryption: see daemon/crypt/encrypted_file.h ---- */
+
+static int fail_decryption(const struct ticket *ticket, const struct fill *fill, int r, struct error *error)
+{
+        const struct read_job *job = ticket->job;
+        const struct plan *plan = job->plan;
+        const struct plan_tensor *t = &plan->tensors[fill->tensor];
+        const struct st_tensor *in_file = plan_in_file(plan, t);
+        const char *path = job->objects[t->file].path;
+        char quoted[NAME_QUOTE], why[sizeof(error->text)];
+        error_escape_n(quoted, sizeof(quoted), st_name(&plan->files[t->file].header, in_file), in_file->name_len);
+        if (r == CIPHER_WRONG_TAG)
+                return error_set(error, STREAMER_EFAILED,
+                                 "tensor '%s': chunk %" PRIu64
+                                 " does not match its tag: the file is damaged, or was changed (%s)",
+                                 quoted, fill->chunk.number, path);
+        snprintf(why, sizeof(why), "%s", error->text);
+        return error_set(error, r, "tensor '%s': %s (%s)", quoted, why, path);
+}
+
+/* The next bytes, at most n, up to the end of a chunk, or of a tensor that is not encrypted. *taken of them. */
+static int fill_chunk(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data,
+                      size_t n, size_t *taken, struct error *error)
+{
+        const struct encrypted_file *file = encryption_of(ticket);
+        const struct plan_tensor *tensors = ticket->job->plan->tensors;
+        struct chunk *chunk = &fill->chunk;
+        while (fill->skip == tensors[fill->tensor].bytes) {
+                fill->tensor++;
+                fill->skip = 0;
+        }
+        const struct plan_tensor *t = &tensors[fill->tensor];
+        bool encrypted = is_encrypted(ticket, fill->tensor);
+        uint64_t left = (encrypted ? chunk_end(file, fill->skip, t->bytes) : t->bytes) - fill->skip;
+        bool continued = left > ticket->block->len - fill->have; /* by the next block */
+        int r = 0;
+        *taken = left < n ? (size_t)left : n;
+        if (!encrypted) {
+                if (data != to + fill->have)
+                        copy_past_cache(to + fill->have, data, *taken);
+        } else {
+                if (chunk->file == NULL)
+                        r = chunk_begin(chunk, file, t->index, fill->skip, t->bytes, error);
+                r = r ?: chunk_decrypt(chunk, to + fill->have, data, *taken, error);
+        }
+        if (r != 0)
+                return fail_decryption(ticket, fill, r, error);
+        fill->skip += *taken;
+        fill->have += *taken;
+        /* At its end a chunk is authentic. One that the next block continues is hashed as it comes, and the tensor
+         * does not arrive before its end. */
+        if (chunk->file == NULL || continued)
+                hash_bytes_to(ticket, fill, to + fill->hashed, fill->have);
+        return 0;
+}
+
+int reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n,
+                struct error *error)
+{
+        require(n <= ticket->block->len - fill->have);
+        if (encryption_of(ticket) == NULL) {
+                hash_bytes_to(ticket, fill, data, fill->have + n);
+                if (data != to + fill->have)
+                        copy_past_cache(to + fill->have, data, n);
+                fill->have += n;
+                return 0;
+        }
+        for (size_t taken; n > 0; data += taken, n -= taken) {
+                int r = fill_chunk(ticket, fill, to, data, n, &taken, error);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
 }

@@ -55,6 +55,11 @@ struct read_run {
         struct read_job *job;
         size_t next, end; /* blocks that are still to be taken */
 };
+/* It does not hold its job; only of an engine of single blocks. */
+static inline bool reader_run_is_empty(const struct read_run *run)
+{
+        return run->job == NULL;
+}
 
 /* ---- with the lock held ---- */
 
@@ -81,15 +86,23 @@ bool reader_run_begin_locked(struct reader_thread *thread, struct read_run *run,
 bool reader_run_next_locked(struct reader_thread *thread, struct read_run *run, struct ticket *ticket);
 /* No block of it is left to take. */
 bool reader_run_over_locked(const struct read_run *run);
-/* Moves the rest of a run to another: `run` is over. */
-void reader_run_move_locked(struct read_run *run, struct read_run *to);
+/* Moves the rest of a run, from the next chunk on, to another: `run` ends there. False: there is none. */
+bool reader_run_move_locked(struct read_run *run, struct read_run *to);
 
 /* ---- without the lock ---- */
 
-/* Waits for a ticket; false when the thread is to end: it is not counted any more. */
-bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket);
+/* Waits for a ticket, and the run of the blocks that continue its chunk, which may be empty (reader_run_is_empty());
+ * false when the thread is to end: it is not counted any more. */
+bool reader_take_ticket(struct reader_thread *thread, struct read_run *run, struct ticket *ticket);
 /* The same without waiting: false if there is none, or the next one is not of `only`, which may be NULL. */
-bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket);
+bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct read_run *run,
+                            struct ticket *ticket);
+/* The next block of a run that is not empty. `wait`: until there is a slot for it. False: the run is over, the reader
+ * ends, or there is no slot just now. */
+bool reader_run_take(struct reader_thread *thread, struct read_run *run, bool wait, struct ticket *ticket);
+bool reader_run_is_over(struct reader_thread *thread, const struct read_run *run);
+/* Of a run that is over, or whose reader ends: it is empty afterwards. */
+void reader_run_give_up(struct reader *reader, struct read_run *run);
 /* The block is read, and the next one of its stream may be; reader_return_ticket() does that, too. */
 void reader_end_stream(struct reader_thread *thread, struct ticket *ticket);
 /* An error fails the whole job, in both. */
@@ -104,18 +117,26 @@ unsigned char *reader_block_data(const struct ticket *ticket);
 int reader_block_prepare(struct reader *reader, const struct ticket *ticket, uint64_t from, uint64_t len,
                          struct error *error);
 
-/* The bytes of a block as they come: its leaves are hashed, while they are in the cache. */
+/* The bytes of a block as they come: they are decrypted, and its leaves are hashed, while they are in the cache. */
 struct fill {
         struct hash hash;
         struct plan_cursor pieces;
         struct plan_piece piece; /* the present one, if have_piece */
         bool have_piece;
-        uint64_t have; /* bytes of the block */
+        uint64_t have, hashed; /* bytes of the block */
+        /* Of an encrypted file: the tensor of the next byte, and the bytes of it before that. */
+        uint32_t tensor;
+        uint64_t skip;
+        struct chunk chunk; /* under way; also from one block to the next, of the same run */
 };
 void reader_fill_begin(const struct ticket *ticket, struct fill *fill);
-/* The block's next n bytes, at their place in the block that begins at `to`, or else stored there past the cache. */
-void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data,
-                 size_t n);
+/* The block's next n bytes, at their place in the block that begins at `to`, or else stored there past the cache. What
+ * is hashed, and the block once it is full, is authentic, but for a chunk that the next block continues.
+ * STREAMER_EFAILED: it cannot be decrypted, or does not match its tag. */
+int reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n,
+                struct error *error);
+/* The run is over. Wipes the key; accepts a zeroed one. */
+void reader_fill_deinit(struct fill *fill);
 
 /* A slot without a ticket; NULL: none is free. */
 unsigned char *reader_slot_get(struct reader *reader);

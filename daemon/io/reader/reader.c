@@ -63,6 +63,15 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
                 reader_wake_locked(reader);
 }
 
+void reader_run_give_up(struct reader *reader, struct read_run *run)
+{
+        struct error error = {0};
+        if (run->next < run->end) /* unless the job was stopped, in which case it has its outcome */
+                error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
+        reader_run_end(reader, run, error.code != 0 && !load_relaxed(&run->job->stopped) ? &error : NULL);
+        *run = (struct read_run){.job = NULL};
+}
+
 static void kill_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
@@ -72,7 +81,8 @@ static void kill_target(struct reader *reader, struct read_job *job, struct read
                 lives = lives || !read_target_dead(job->targets[i]);
         if (!lives && !job->over) {
                 job_failed(job, error);
-                job_try_end(reader, job); /* perhaps no ticket is in flight */
+                job_try_end(reader, job);   /* perhaps no ticket is in flight */
+                reader_wake_locked(reader); /* a thread may wait for a slot for its run */
         }
 }
 
@@ -394,6 +404,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         bind_numa(reader);
         pthread_mutex_init(&reader->mutex, NULL);
         pthread_cond_init(&reader->work, NULL);
+        pthread_cond_init(&reader->runs, NULL);
         pthread_cond_init(&reader->ended, NULL);
         list_init(&reader->jobs);
         list_init(&reader->announced);
@@ -428,6 +439,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         pthread_mutex_lock(&reader->mutex);
         store_relaxed(&reader->stopping, true);
         pthread_cond_broadcast(&reader->work);
+        pthread_cond_broadcast(&reader->runs);
         reader_wake_locked(reader);
         while (alive_threads(reader) > 0 &&
                pthread_cond_clockwait(&reader->ended, &reader->mutex, CLOCK_MONOTONIC, &until) == 0)
@@ -446,6 +458,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
                         reader->engines[i].ops->thread_free(thread);
                 }
         pthread_cond_destroy(&reader->work);
+        pthread_cond_destroy(&reader->runs);
         pthread_cond_destroy(&reader->ended);
         pthread_mutex_destroy(&reader->mutex);
         staging_deinit(&reader->staging);

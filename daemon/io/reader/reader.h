@@ -15,7 +15,8 @@
  *
  * Runs. A request to a store costs more than a block is worth, so an engine may reserve a run of consecutive blocks of
  * a file and request them at once. It still holds one ticket at a time, so limits, shares and slots count single
- * blocks.
+ * blocks. The blocks that continue a chunk (plan.h) are always reserved with its first one: a chunk is decrypted in
+ * order, by one thread.
  *
  * Fairness. A load reads at most `concurrency` blocks at once (or its engine's lower limit), and takes at most half of
  * the threads and slots that the others leave free, less if others weigh more (fair_share.h). A block that is being
@@ -29,6 +30,7 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/sys/numa.h"
 #include "daemon/base/thread/wake.h"
+#include "daemon/crypt/encrypted_file.h"
 #include "daemon/device/device.h"
 #include "daemon/io/object.h"
 #include "daemon/io/reader/fair_share.h"
@@ -79,8 +81,9 @@ struct read_stream {
 struct read_job {
         enum read_engine engine; /* of all its objects */
         const struct plan *plan;
-        const struct object *objects;         /* by plan_block.file */
-        unsigned char (*leaves)[DIGEST_SIZE]; /* plan->n_leaves; filled */
+        const struct object *objects;            /* by plan_block.file */
+        struct encrypted_file *const *encrypted; /* likewise; NULL: that one, or (NULL) none, is encrypted */
+        unsigned char (*leaves)[DIGEST_SIZE];    /* plan->n_leaves; filled */
         /* One at least that lives; a single one where blocks are read in place. */
         struct read_target *targets[READ_TARGETS];
         size_t n_targets;
@@ -154,6 +157,8 @@ struct reader {
         pthread_mutex_t mutex;
         pthread_cond_t work; /* for files' threads; the network's have loops of their own */
         pthread_cond_t ended;
+        pthread_cond_t runs; /* for threads that wait for a slot for the next block of their run */
+        unsigned waiting_runs;
         struct list jobs, announced;
         uint64_t virtual_time; /* of their shares */
         struct staging staging;

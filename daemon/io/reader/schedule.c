@@ -193,7 +193,16 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         list_append(&reader->jobs, &job->link);
 }
 
-static bool try_take(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket)
+/* The blocks [next, end) are taken later. They keep the job from ending. */
+static void reserve(struct read_job *job, size_t next, size_t end, struct read_run *run)
+{
+        *run = (struct read_run){.job = job, .next = next, .end = end};
+        job->next = end;
+        job->held++;
+}
+
+static bool try_take(struct reader_thread *thread, const struct read_job *only, struct read_run *run,
+                     struct ticket *ticket)
 {
         struct read_job *job = choose(thread->reader, thread->engine, thread->node);
         if (job == NULL || (only != NULL && job != only))
@@ -201,6 +210,9 @@ static bool try_take(struct reader_thread *thread, const struct read_job *only, 
         struct read_stream *stream = free_stream(job);
         size_t block = stream != NULL ? stream->next++ : job->next;
         job->next++;
+        *run = (struct read_run){.job = NULL};
+        if (stream == NULL && plan_request_end(job->plan, block, 1) > block + 1)
+                reserve(job, block + 1, plan_request_end(job->plan, block, 1), run);
         take_block(thread->reader, job, block, ticket);
         ticket->stream = stream;
         if (stream != NULL)
@@ -236,7 +248,7 @@ static bool wait_for_work(struct reader *reader, struct engine *engine)
         return true;
 }
 
-bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
+bool reader_take_ticket(struct reader_thread *thread, struct read_run *run, struct ticket *ticket)
 {
         struct reader *reader = thread->reader;
         struct engine *engine = &reader->engines[thread->engine];
@@ -246,7 +258,7 @@ bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
         thread->started = true;
         /* More threads than the base are left from a time when some were stuck. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(thread, NULL, ticket)) && wait_for_work(reader, engine))
+               !(taken = try_take(thread, NULL, run, ticket)) && wait_for_work(reader, engine))
                 ;
         if (!taken)
                 reader_end_thread_locked(reader, thread->engine);
@@ -262,10 +274,11 @@ void reader_end_thread_locked(struct reader *reader, enum read_engine kind)
         pthread_cond_broadcast(&reader->ended);
 }
 
-bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket)
+bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct read_run *run,
+                            struct ticket *ticket)
 {
         lock_scope(&thread->reader->mutex);
-        return !thread->reader->stopping && try_take(thread, only, ticket);
+        return !thread->reader->stopping && try_take(thread, only, run, ticket);
 }
 
 /* ---- runs ---- */
@@ -277,9 +290,7 @@ bool reader_run_begin_locked(struct reader_thread *thread, struct read_run *run,
         if (job == NULL)
                 return false;
         size_t first = job->next;
-        job->next = plan_request_end(job->plan, first, job->run_blocks);
-        *run = (struct read_run){.job = job, .next = first + 1, .end = job->next};
-        job->held++;
+        reserve(job, first + 1, plan_request_end(job->plan, first, job->run_blocks), run);
         take_block(reader, job, first, ticket);
         return true;
 }
@@ -299,9 +310,37 @@ bool reader_run_next_locked(struct reader_thread *thread, struct read_run *run, 
         return true;
 }
 
-void reader_run_move_locked(struct read_run *run, struct read_run *to)
+bool reader_run_take(struct reader_thread *thread, struct read_run *run, bool wait, struct ticket *ticket)
 {
-        *to = (struct read_run){.job = run->job, .next = run->next, .end = run->end};
-        run->end = run->next;
+        struct reader *reader = thread->reader;
+        lock_scope(&reader->mutex);
+        bool taken;
+        while (!(taken = reader_run_next_locked(thread, run, ticket)) && wait && !reader->stopping &&
+               !reader_run_over_locked(run)) {
+                reader->waiting_runs++;
+                pthread_cond_wait(&reader->runs, &reader->mutex);
+                reader->waiting_runs--;
+        }
+        if (!taken)
+                return false;
+        reader_thread_work_for(thread, run->job);
+        reader->engines[thread->engine].ops->wake(reader); /* for the next block */
+        return true;
+}
+
+bool reader_run_is_over(struct reader_thread *thread, const struct read_run *run)
+{
+        lock_scope(&thread->reader->mutex);
+        return thread->reader->stopping || reader_run_over_locked(run);
+}
+
+bool reader_run_move_locked(struct read_run *run, struct read_run *to)
+{
+        size_t from = plan_chunk_begin(run->job->plan, run->next, run->end);
+        if (from == run->end)
+                return false;
+        *to = (struct read_run){.job = run->job, .next = from, .end = run->end};
+        run->end = from;
         run->job->held++;
+        return true;
 }

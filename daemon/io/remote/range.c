@@ -97,6 +97,7 @@ static void range_free(struct range *range)
 {
         http_transfer_deinit(&range->first);
         http_transfer_deinit(&range->hedge);
+        reader_fill_deinit(&range->fill);
         free(range);
 }
 
@@ -215,13 +216,12 @@ static bool have_block(struct range *range, struct error *error)
         return taken && block_begin(range, error);
 }
 
-/* Bytes of the current block; returns how many of them it took. */
-static size_t block_fill(struct range *range, const unsigned char *data, size_t n)
+/* Bytes of the current block; *taken of them. STREAMER_EFAILED: they cannot be decrypted. */
+static int block_fill(struct range *range, const unsigned char *data, size_t n, size_t *taken, struct error *error)
 {
         uint64_t left = range->ticket.block->len - range->fill.have;
-        size_t taken = left < n ? (size_t)left : n;
-        reader_fill(&range->ticket, &range->fill, range->to, data, taken);
-        return taken;
+        *taken = left < n ? (size_t)left : n;
+        return reader_fill(&range->ticket, &range->fill, range->to, data, *taken, error);
 }
 
 /* Whether runs are left to the other threads. */
@@ -319,7 +319,10 @@ enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, s
                         set_state(range, RANGE_PAUSED);
                         return HTTP_PAUSE;
                 }
-                size_t taken = block_fill(range, data + done, n - done);
+                size_t taken;
+                range->wrong = block_fill(range, data + done, n - done, &taken, &t->error) < 0;
+                if (range->wrong)
+                        return HTTP_BROKEN;
                 http_job_moved(range->run.job, t->moved_ns, taken);
                 done += taken;
                 if (range->fill.have == range->ticket.block->len)
@@ -347,11 +350,11 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         if (http_status_slow_down(t->answer.status))
                 update_limit(range, true, 0);
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
-        if (range->redirected) {
+        if (range->redirected && !range->wrong) {
                 outcome = HTTP_RETRY;
                 remote_set_redirect_url(object_of(range), NULL);
         }
-        if (outcome == HTTP_FAILED || !http_retry(t, &range->retry))
+        if (outcome == HTTP_FAILED || range->wrong || !http_retry(t, &range->retry))
                 range_fail(range, &t->error);
 }
 
@@ -376,8 +379,13 @@ void hedge_done(struct http_transfer *t, enum http_outcome outcome)
         }
         http_transfer_cancel(&range->first);
         log_debug("a hedge won (%s)", object_of(range)->path);
+        struct error error = {0};
+        size_t taken;
         reader_fill_begin(&range->ticket, &range->fill);
-        block_fill(range, range->hedge_slot, range->ticket.block->len);
+        if (block_fill(range, range->hedge_slot, range->ticket.block->len, &taken, &error) < 0) {
+                range_fail(range, &error);
+                return;
+        }
         block_land(range);
         range_end(range, NULL);
 }
@@ -501,7 +509,10 @@ static enum remedy choose_remedy(struct range *range, uint64_t now)
                 return REMEDY_REPEAT;
         if (!late || hedged || hedge_failed)
                 return REMEDY_NONE;
-        return last ? REMEDY_HEDGE : REMEDY_PASS_ON;
+        if (!last)
+                return REMEDY_PASS_ON;
+        /* What decrypts it is past its beginning. */
+        return range->ticket.block->continues ? REMEDY_NONE : REMEDY_HEDGE;
 }
 
 /* Over another connection, unless this one was closed for it. */
@@ -522,9 +533,13 @@ static void pass_rest_to_other(struct range *range)
         if (other == NULL)
                 return;
         pthread_mutex_lock(&self->base.reader->mutex);
-        reader_run_move_locked(&range->run, &other->run);
-        self->n_ranges++;
+        bool moved = reader_run_move_locked(&range->run, &other->run);
+        self->n_ranges += moved;
         pthread_mutex_unlock(&self->base.reader->mutex);
+        if (!moved) {
+                range_free(other);
+                return;
+        }
         list_append(&self->ranges, &other->link);
         request_rest(other);
 }

@@ -104,6 +104,7 @@ struct range {
         struct http_transfer first, hedge;
         bool redirected;           /* the first goes to the stored target of a redirect instead of the object's URL */
         bool other_etag;           /* an answer had another ETag than the object */
+        bool wrong;                /* its bytes cannot be decrypted: they are not requested again */
         unsigned char *hedge_slot; /* NULL: no hedge is under way */
         struct http_retry retry;
 

@@ -164,7 +164,8 @@ static int hash_header(struct header_text *text, struct error *error)
 
 /* Removes the tensors of file i that the index takes from another file; marks in `found` its entries that are here.
  * Tensors that it does not list stay: tools that add tensors to a file forget the index. */
-static void apply_index(struct st_header *header, size_t i, const struct st_index *index, bool *found)
+static void apply_index(struct st_header *header, struct encrypted_file *encrypted, size_t i,
+                        const struct st_index *index, bool *found)
 {
         size_t n = header->n_tensors;
         header->n_tensors = 0;
@@ -175,6 +176,8 @@ static void apply_index(struct st_header *header, size_t i, const struct st_inde
                         continue;
                 if (entry != NULL)
                         found[entry - index->entries] = true;
+                if (encrypted != NULL)
+                        encrypted->tensors[header->n_tensors] = encrypted->tensors[t];
                 header->tensors[header->n_tensors++] = tensor;
         }
 }
@@ -209,22 +212,47 @@ static int check_entries(struct resolved *resolved, const bool *found, struct er
 
 /* ---- all of it ---- */
 
+/* Whether file i is encrypted, which its metadata says, and may be loaded. */
+static int read_encryption(struct resolved *resolved, size_t i, const struct signed_text *checked,
+                           const struct resolve_opts *opts, struct resolve_budget *budget, struct error *error)
+{
+        const char *path = resolved->set.objects[i].path;
+        struct plan_file *file = &resolved->files[i];
+        struct encrypted_file **encrypted = &resolved->encrypted[i];
+        struct error why = {0};
+        int r = encrypted_file_read(encrypted, &file->header, checked, opts->keyring, &why);
+        if (r == 0 && *encrypted == NULL && opts->encrypted_only != NULL)
+                r = error_set(&why, STREAMER_EPERM, "not encrypted, and only encrypted files are loaded: %s",
+                              opts->encrypted_only);
+        if (r == 0 && *encrypted != NULL && opts->sha256)
+                r = error_set(&why, STREAMER_EUNSUPPORTED,
+                              "encrypted: published SHA-256 digests are of what is stored, and the signature and tags "
+                              "are checked instead; load it without verify");
+        if (r < 0)
+                return error_set(error, r, "%s (%s)", why.text, path);
+        file->chunk = *encrypted != NULL ? (*encrypted)->chunk : 0;
+        return *encrypted != NULL ? take(budget, file->header.n_tensors * sizeof(struct encrypted_tensor), error) : 0;
+}
+
 /* Parses header i, whose tables are taken from the budget at their largest before, and as they are afterwards. */
-static int parse(struct resolved *resolved, size_t i, struct resolve_budget *budget, struct error *error)
+static int parse(struct resolved *resolved, size_t i, const struct resolve_opts *opts, struct resolve_budget *budget,
+                 struct error *error)
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
         struct st_header *header = &resolved->files[i].header;
         uint64_t most = (text->n / TENSOR_TEXT + 1) * TENSOR_BYTES;
         struct st_error st;
+        struct signed_text checked;
         int r = take(budget, most, error);
         if (r < 0)
                 return r;
+        signed_text_check(&checked, (char *)text->map + ST_PREFIX, text->n, opts->keyring);
         if (st_parse(header, (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
                 return bad_file(object, text, &st, error);
         uint64_t tables = (header->n_tensors + header->n_metadata) * TENSOR_BYTES;
         give_back(budget, tables < most ? most - tables : 0);
-        return 0;
+        return read_encryption(resolved, i, &checked, opts, budget, error);
 }
 
 /* For the plan's blocks and the digests of leaves, which follow from the bytes of tensors. */
@@ -233,18 +261,20 @@ static int take_plan(const struct resolved *resolved, uint64_t block_size, struc
 {
         uint64_t leaves = 0, blocks = 0;
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
-                const struct st_header *header = &resolved->files[i].header;
+                const struct plan_file *file = &resolved->files[i];
+                const struct st_header *header = &file->header;
                 for (size_t t = 0; t < header->n_tensors; t++)
                         leaves += plan_leaves(header->tensors[t].end - header->tensors[t].begin);
-                blocks += 1 + resolved->set.objects[i].version.size / block_size;
+                /* Where blocks end with chunks, they are more than half as long as they may be. */
+                blocks += 1 + (file->chunk > 0 ? 2 : 1) * (resolved->set.objects[i].version.size / block_size);
         }
         if (leaves > RESOLVE_BYTES_MAX || blocks > RESOLVE_BYTES_MAX) /* so that nothing below can overflow */
                 leaves = RESOLVE_BYTES_MAX;
         return take(budget, leaves * LEAF_BYTES + (blocks < leaves ? blocks : leaves) * BLOCK_BYTES, error);
 }
 
-int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
-                 struct resolve_budget *budget, struct error *error)
+int resolve_plan(struct resolved *resolved, const struct resolve_opts *opts, struct resolve_budget *budget,
+                 struct error *error)
 {
         struct source_set *set = &resolved->set;
         const struct st_index *index = &set->index;
@@ -252,7 +282,8 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
         cleanup_free bool *found = calloc(index->n_entries + 1, sizeof(*found));
         resolved->texts = calloc(n, sizeof(*resolved->texts));
         resolved->files = calloc(n, sizeof(*resolved->files));
-        if (found == NULL || resolved->texts == NULL || resolved->files == NULL)
+        resolved->encrypted = calloc(n, sizeof(*resolved->encrypted));
+        if (found == NULL || resolved->texts == NULL || resolved->files == NULL || resolved->encrypted == NULL)
                 return error_no_memory(error);
         struct plan_names names = {.n_files = 0};
         int r = take(budget, (index->n_entries + n) * TENSOR_BYTES, error);
@@ -265,12 +296,12 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 struct header_text *text = &resolved->texts[i];
                 struct plan_file *file = &resolved->files[i];
                 file->path = object->path;
-                if (r == 0 && sha256)
+                if (r == 0 && opts->sha256)
                         r = hash_header(text, error);
                 if (r == 0)
-                        r = parse(resolved, i, budget, error);
+                        r = parse(resolved, i, opts, budget, error);
                 if (r == 0 && index->n_files > 0)
-                        apply_index(&file->header, i, index, found);
+                        apply_index(&file->header, resolved->encrypted[i], i, index, found);
                 if (r == 0)
                         r = plan_names_add(&names, resolved->files, error);
         }
@@ -279,8 +310,9 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 return r;
         if (index->n_files > 0 && check_entries(resolved, found, error) < 0)
                 return error->code;
-        r = take_plan(resolved, block_size, budget, error);
-        return r < 0 ? r : plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
+        r = take_plan(resolved, opts->block_size, budget, error)
+                    ?: encryption_new(&resolved->encryption, resolved->encrypted, n, error);
+        return r < 0 ? r : plan_make(&resolved->plan, resolved->files, n, opts->layout, opts->block_size, error);
 }
 
 void resolve_deinit(struct resolved *resolved)
@@ -289,6 +321,8 @@ void resolve_deinit(struct resolved *resolved)
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
                 if (resolved->files != NULL)
                         st_header_deinit(&resolved->files[i].header);
+                if (resolved->encrypted != NULL)
+                        encrypted_file_free(resolved->encrypted[i]);
                 if (resolved->texts != NULL) {
                         EVP_MD_CTX_free(resolved->texts[i].sha256);
                         if (resolved->texts[i].map != NULL)
@@ -297,6 +331,8 @@ void resolve_deinit(struct resolved *resolved)
         }
         free(resolved->texts);
         free(resolved->files);
+        free(resolved->encrypted);
+        encryption_free(resolved->encryption);
         if (!resolved->borrowed)
                 source_set_deinit(&resolved->set);
         *resolved = (struct resolved){0};

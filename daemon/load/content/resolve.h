@@ -6,6 +6,7 @@
 #pragma once
 
 #include "daemon/base/quota.h"
+#include "daemon/crypt/encryption.h"
 #include "daemon/device/device.h"
 #include "daemon/model/plan.h"
 #include "daemon/source/source.h"
@@ -34,14 +35,25 @@ struct resolved {
         struct source_notes
                 *notes; /* to which tensors are added that the index lists in vain; NULL: not wanted; borrowed */
         struct header_text *texts;
-        struct plan_file *files; /* their headers, without tensors that the index takes from another file */
+        struct plan_file *files;           /* their headers, without tensors that the index takes from another file */
+        struct encrypted_file **encrypted; /* of each; NULL: it is not encrypted */
+        struct encryption *encryption;     /* of all; NULL: none is encrypted */
         struct plan plan;
 };
 
-/* Of an open set. With sha256 the headers are hashed, for the check of files. What it is going to read and to allocate
- * is taken from the budget before: STREAMER_ELIMIT. The owner gives it back with the tables. */
-int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
-                 struct resolve_budget *budget, struct error *error);
+/* How a plan is made. */
+struct resolve_opts {
+        const struct plan_layout *layout;
+        uint64_t block_size;
+        bool sha256; /* the headers are hashed, for the check of files */
+        struct keyring *keyring;
+        const char *encrypted_only; /* why files that are not encrypted are refused; NULL: they are not */
+};
+
+/* Of an open set. What it is going to read and to allocate is taken from the budget before: STREAMER_ELIMIT. The owner
+ * gives it back with the tables. */
+int resolve_plan(struct resolved *resolved, const struct resolve_opts *opts, struct resolve_budget *budget,
+                 struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
 

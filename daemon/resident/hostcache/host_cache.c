@@ -40,6 +40,12 @@ static void drop_holders(const struct host_copy *copy)
 static void start_waiting(struct host_cache *cache);
 
 /* On the device's thread. */
+static void copy_free(struct host_copy *copy)
+{
+        encryption_free(copy->encryption);
+        free(copy);
+}
+
 static void free_run(struct work *work)
 {
         struct host_copy *copy = container_of(work, struct host_copy, work);
@@ -55,7 +61,7 @@ static void free_done(struct work *work)
         struct host_cache *cache = copy->cache;
         cache->used -= copy->bytes;
         list_remove(&copy->link);
-        free(copy);
+        copy_free(copy);
         start_waiting(cache);
 }
 
@@ -242,7 +248,7 @@ static void copy_drop(struct host_copy *copy)
                 log_warn("%s: not copied to the host cache: %s", generation_name(from), copy->error.text);
         drop_holders(copy);
         list_remove(&copy->link);
-        free(copy);
+        copy_free(copy);
         generation_put(from);
 }
 
@@ -307,6 +313,7 @@ static struct host_copy *copy_new(struct host_cache *cache, struct generation *g
                                    .from = g,
                                    .since_ns = now_ns(),
                                    .identity = g->identity,
+                                   .encryption = encryption_ref(g->encryption),
                                    .verified = g->verified,
                                    .data_bytes = g->data_bytes,
                                    .n_tensors = g->n_tensors,

@@ -41,6 +41,7 @@ struct host_copy {
 
         struct source_identity identity;
         unsigned char digest[DIGEST_SIZE];
+        struct encryption *encryption; /* as the generation's */
         bool verified;
         unsigned char sums[DIGEST_SIZE]; /* where it is verified: as the generation's */
         uint64_t data_bytes, n_tensors;

@@ -35,7 +35,20 @@ static void segment_facts(struct facts *f, void *list, size_t i)
         r->segments[i].pages = (enum page_kind)pages;
 }
 
-#define FACTS 20 /* of the two functions */
+static void key_fact(struct facts *f, void *list, size_t i)
+{
+        fact_text(f, NULL, &((char **)list)[i], 0, 0);
+}
+
+/* The cipher is empty where it is not encrypted. */
+static void encryption_facts(struct facts *f, struct encryption *e)
+{
+        fact_text(f, "cipher", &e->cipher, 0, 0);
+        fact_text(f, "signer", &e->signer, 0, 0);
+        e->n_keys = fact_list(f, "keys", e->n_keys, 0, ENCRYPTION_KEYS_MAX, key_fact, e->keys);
+}
+
+#define FACTS 23 /* of the three functions */
 
 static void record_facts(struct facts *f, struct commit_record *r)
 {
@@ -88,6 +101,8 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uin
         writer_map(&w, FACTS);
         record_facts(&facts, &record);
         generation_facts(&facts, (struct generation *)(uintptr_t)g);
+        struct encryption none = {.n_keys = 0};
+        encryption_facts(&facts, g->encryption != NULL ? g->encryption : &none);
         free(record.source);
         if (w.failed) {
                 writer_deinit(&w);
@@ -182,12 +197,35 @@ static int copy_manifest(const struct commit_record *record, struct table *copy,
         return host_table_copy(copy, "streamerd-manifest", record->file.map, record->manifest_size, error);
 }
 
+/* Records of the earlier form have none. */
+static int restore_encryption(struct facts *facts, struct generation *g, struct error *error)
+{
+        struct encryption *encryption = NULL;
+        if (!fact_exists(facts, "cipher"))
+                return 0;
+        encryption = encryption_alloc();
+        if (encryption == NULL)
+                return error_no_memory(error);
+        encryption_facts(facts, encryption);
+        for (size_t i = 0; i < encryption->n_keys; i++) /* an empty text was read */
+                if (encryption->keys[i] == NULL && (encryption->keys[i] = strdup("")) == NULL)
+                        facts->wrong = facts_no_memory;
+        if (encryption->cipher != NULL && encryption->signer == NULL && (encryption->signer = strdup("")) == NULL)
+                facts->wrong = facts_no_memory;
+        if (encryption->cipher != NULL)
+                g->encryption = encryption;
+        else
+                encryption_free(encryption);
+        return check_facts(facts, error);
+}
+
 int commit_record_restore(struct commit_record *record, struct generation *g, struct error *error)
 {
         struct facts facts = {.from = &record->map.unpacked.data};
         generation_facts(&facts, g);
         struct table manifest = {.fd = -1};
-        int r = check_facts(&facts, error) ?: check(record, g, error) ?: copy_manifest(record, &manifest, error);
+        int r = check_facts(&facts, error) ?: restore_encryption(&facts, g, error);
+        r = r ?: check(record, g, error) ?: copy_manifest(record, &manifest, error);
         if (r == 0 && strncmp(record->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
                 const struct manifest_view view = table_manifest(&manifest);
                 r = published_read(&g->published, &view, error);

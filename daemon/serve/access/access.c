@@ -103,6 +103,7 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
         const struct role_grant *grant = &asker.grant;
         request->roots = grant->roots;
         request->admin = grant->role >= ROLE_ADMIN;
+        request->encrypted_only = role_encrypted_only(grant);
         if (grant->role >= ROLE_ADMIN && grant->rule == NULL)
                 return 0;
         int r = source_canonical(request->source, &canonical, error) ?: role_check_source(grant, canonical, error);
@@ -123,16 +124,34 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
         return fail_denied(&asker, name, "publish", "", error, "the name belongs to uid %u", (unsigned)owner);
 }
 
-int access_check_published(const struct server *server, const struct conn *conn, const struct generation *g,
-                           struct error *error)
+/* Or published it; under any of its names. */
+static bool has_loaded(const struct generation *g, uid_t uid)
+{
+        bool has = uid == g->caller.uid;
+        list_each_item (const struct model_name, name, &g->names, link)
+                has = has || uid == model_name_caller(name)->uid;
+        return has;
+}
+
+int access_check_attach(const struct server *server, const struct conn *conn, const struct generation *g,
+                        struct error *error)
 {
         uid_t uid = conn->caller.uid;
-        if (g->published == NULL || uid == g->caller.uid || uid == 0 || server->publish_across_uids)
+        if (uid == 0 || has_loaded(g, uid))
                 return 0;
-        return error_set(error, STREAMER_EPERM,
-                         "%s: uid %u published it, and only that user and root may attach to it "
-                         "(publish.across_uids allows it to uid %u, too)",
-                         generation_name(g), (unsigned)g->caller.uid, (unsigned)uid);
+        if (g->published != NULL && !server->publish_across_uids)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: uid %u published it, and only that user and root may attach to it "
+                                 "(publish.across_uids allows it to uid %u, too)",
+                                 generation_name(g), (unsigned)g->caller.uid, (unsigned)uid);
+        if (g->encryption != NULL && !server->decrypted_across_uids)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: %s for uid %u, and only users who have loaded it and root may attach to it "
+                                 "(encryption.across_uids allows it to uid %u, too)",
+                                 generation_name(g),
+                                 g->published != NULL ? "made from what was decrypted" : "decrypted",
+                                 (unsigned)g->caller.uid, (unsigned)uid);
+        return 0;
 }
 
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
@@ -156,6 +175,7 @@ int access_check_restored(struct desired *desired, struct load_args *request, st
         const struct role_grant grant = role_find(server->roles, request->caller, server->listener.gid);
         *limits = limits_of(server, request->caller->uid, &grant, false);
         request->roots = grant.roots;
+        request->encrypted_only = role_encrypted_only(&grant);
         request->users = &server->users;
         request->limits = limits;
         /* Without rules only the socket's permissions restrict loads, and no client connects here. */

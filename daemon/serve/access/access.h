@@ -19,9 +19,10 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
                       struct error *error);
 /* Whether the caller may publish a model of this name: another user's is not replaced. */
 int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error);
-/* Whether the caller may read a model, which is as trustworthy as its publisher, if it was published. */
-int access_check_published(const struct server *server, const struct conn *conn, const struct generation *generation,
-                           struct error *error);
+/* Whether the caller may read a model: one that was published is as trustworthy as its publisher; one that was
+ * decrypted is for those who may have it decrypted. */
+int access_check_attach(const struct server *server, const struct conn *conn, const struct generation *generation,
+                        struct error *error);
 /* Whether the caller may read this file beside the weights of the source, or (NULL) list such files, as for a load. The
  * caller frees *canonical and *roots (a reference; NULL: the daemon's own), also on failure. */
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,

@@ -181,6 +181,11 @@ static bool climbs(const char *source)
         return false;
 }
 
+const char *role_encrypted_only(const struct role_grant *grant)
+{
+        return grant->rule != NULL && grant->rule->encrypted_only ? "encrypted_only of the caller's role" : NULL;
+}
+
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error)
 {
         char shown[REDACTED_SOURCE];

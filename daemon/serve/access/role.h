@@ -34,6 +34,7 @@ struct role_rule {
         enum role role;
         struct role_ids users, groups;
         struct role_list roots, buckets;
+        bool encrypted_only;            /* loads files that are encrypted, and no others */
         uint64_t max[QUOTA_SLOT_COUNT]; /* 0: as `limits` says */
         unsigned line;                  /* in the file */
         struct source_roots *opened;    /* of `roots`; NULL: the daemon's own */
@@ -72,6 +73,8 @@ struct role_grant role_find(const struct roles *roles, const struct caller *call
 enum role role_needed(enum verb verb);
 /* 0, or STREAMER_EPERM naming the rule. */
 int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error);
+/* Why only encrypted files are loaded for it; NULL: others are, too. Constant. */
+const char *role_encrypted_only(const struct role_grant *grant);
 /* May models be loaded from this source, which is in its canonical form? Of a local one that is decided where it is
  * opened: below `roots`. */
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error);

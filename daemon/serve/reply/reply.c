@@ -87,17 +87,24 @@ static void write_published(struct writer *w, const void *data)
                       kcall("key", write_key, g->published));
 }
 
+void reply_text(struct writer *w, const void *texts, size_t i)
+{
+        writer_str(w, ((char *const *)texts)[i]);
+}
+
+void reply_encryption(struct writer *w, const void *data)
+{
+        const struct encryption *e = data;
+        writer_map_of(w, kstr("cipher", e->cipher), karray("keys", reply_text, e->keys, e->n_keys),
+                      kstr("signer", e->signer));
+}
+
 /* What was loaded under the name of the set. A generation that drains is listed under the last name that it had. */
 static const char *source_of(const struct generation *g, const char *name)
 {
         const struct model_name *known = generation_find_name(g, name) ?: g->last_name;
         require(known != NULL && strcmp(known->text, name) == 0);
         return model_name_source(known);
-}
-
-void reply_text(struct writer *w, const void *texts, size_t i)
-{
-        writer_str(w, ((char *const *)texts)[i]);
 }
 
 const struct source_notes reply_no_notes;
@@ -142,6 +149,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                       ku64("load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns),
                       kif(read, kcall("stages", write_stages, g)),
                       kif(g->published != NULL, kcall("published", write_published, g)),
+                      kif(g->encryption != NULL, kcall("encryption", reply_encryption, g->encryption)),
                       kif(failed, kstr("error", resident ? g->error.text : desired->error.text)),
                       kif(tried, ku64("tries", desired->attempts)),
                       kif(tried && desired->retry_at_ns > 0,

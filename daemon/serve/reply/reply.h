@@ -18,6 +18,8 @@ struct pair reply_digest(const struct generation *generation);
 struct pair reply_digest_bytes(const char *key, const unsigned char *digest);
 /* The i-th of an array of texts; for karray(). */
 void reply_text(struct writer *writer, const void *texts, size_t i);
+/* A struct encryption; for kcall(). */
+void reply_encryption(struct writer *writer, const void *encryption);
 /* Of the generation, which may be NULL or have none. */
 extern const struct source_notes reply_no_notes;
 const struct source_notes *reply_notes(const struct generation *generation);

@@ -25,6 +25,7 @@ struct diff {
         struct verb_task task;
         struct generation *generation; /* a reference */
         struct source_files *before;   /* a reference; NULL: not known */
+        struct keyring *keyring;       /* a reference */
         struct resolve_budget budget;  /* of the source's headers */
         uint64_t files_same, tensors[CHANGED + 1], may_differ, same;
         struct items files, changes; /* of the reply */
@@ -40,6 +41,7 @@ static void diff_deinit(struct verb_task *task)
         if (diff->generation != NULL)
                 generation_put(diff->generation);
         source_files_free(diff->before);
+        keyring_free(diff->keyring);
         quota_discharge(&diff->budget.charge);
 }
 
@@ -168,11 +170,12 @@ static void diff_run(struct verb_task *task)
         struct diff *diff = container_of(task, struct diff, task);
         const struct loads *loads = task->server->loads;
         const struct sources sources = sources_for(loads->sources, task->roots, &task->caller);
+        const struct resolve_opts opts = {
+                .layout = &diff->generation->device->layout, .block_size = loads->block_size, .keyring = diff->keyring};
         struct resolved resolved = {.borrowed = false};
         struct error *error = &task->error;
         if (source_open(&sources, task->source, false, &resolved.set, error) == 0 &&
-            resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, &diff->budget,
-                         error) == 0)
+            resolve_plan(&resolved, &opts, &diff->budget, error) == 0)
                 compare(diff, &resolved, error);
         resolve_deinit(&resolved);
 }
@@ -207,6 +210,7 @@ int verb_diff(struct session *session, struct request *request, struct error *er
         items_init(&diff->changes);
         diff->generation = g;
         diff->before = source_files_ref(g->files);
+        diff->keyring = keyring_ref(session->server->loads->keyring);
         generation_get(g);
         struct server *server = session->server;
         uid_t uid = session->conn->caller.uid;

@@ -56,7 +56,7 @@ static int by_digest(const struct session *session, const struct req_attach *req
                 if (g->state == GENERATION_READY && (device == NULL || g->device == device) &&
                     (req->generation == 0 || g->number == req->generation) && digest_is(g, req->digest)) {
                         *out = g;
-                        int r = access_check_published(session->server, session->conn, g, error);
+                        int r = access_check_attach(session->server, session->conn, g, error);
                         if (r == 0)
                                 return 0;
                         denied = r;
@@ -173,10 +173,13 @@ static struct process *client_process(struct session *session, struct error *err
 
 static int check_leases(const struct session *session, const char *verb, struct error *error)
 {
-        if (session->leases.n < session->server->limits->leases_per_client)
+        uint64_t n = 0;
+        list_each (pos, &session->leases)
+                n++;
+        if (n < session->server->limits->leases_per_client)
                 return 0;
-        return error_set(error, STREAMER_ELIMIT, "%s: this connection holds %zu leases (limits.leases_per_client)",
-                         verb, session->leases.n);
+        return error_set(error, STREAMER_ELIMIT,
+                         "%s: this connection holds %" PRIu64 " leases (limits.leases_per_client)", verb, n);
 }
 
 /* Legacy handles open in the daemon's PID namespace only, and are writable in the client. Only the exit of its process
@@ -206,7 +209,7 @@ struct lease *attach_lease_new(struct session *session, struct generation *g, st
                         ?: check_trust(session, g, error)
                         ?: access_charge(session->server, session->conn, &charge, QUOTA_LEASES, 1, error);
         struct process *process = r == 0 ? client_process(session, error) : NULL;
-        if (process != NULL && (lease = lease_new(&session->server->leases, process, g, &session->leases)) == NULL) {
+        if (process != NULL && (lease = lease_new(&session->server->leases, process, g, session)) == NULL) {
                 process_reap(process);
                 error_no_memory(error);
         }
@@ -219,6 +222,7 @@ struct lease *attach_lease_new(struct session *session, struct generation *g, st
         g->shared_by = session->conn->caller.uid;
         if (process->client == NULL && session->client != NULL)
                 process->client = strdup(session->client);
+        list_append(&session->leases, &lease->in_owner);
         return lease;
 }
 
@@ -245,7 +249,7 @@ int attach_reply_lease(struct session *session, uint64_t id, struct generation *
 {
         const struct device *d = g->device;
         int r = session_check_fds(session, g->n_segments + 2, "attach", error)
-                        ?: access_check_published(session->server, session->conn, g, error);
+                        ?: access_check_attach(session->server, session->conn, g, error);
         struct lease *lease = r == 0 ? attach_lease_new(session, g, error) : NULL;
         if (lease == NULL)
                 return error->code;
@@ -296,16 +300,17 @@ int verb_attach(struct session *session, struct request *request, struct error *
 
 int verb_detach(struct session *session, struct request *request, struct error *error)
 {
-        struct leases *leases = &session->server->leases;
-        struct lease *lease = lease_of_owner(leases, &session->leases, request->u.detach.lease);
-        if (lease == NULL)
-                return error_set(error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
-                                 request->u.detach.lease);
-        if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
-                lease_end(leases, lease);
-        else
-                lease_abandon(leases, lease);
-        return session_ok(session, request->id);
+        list_each_item (struct lease, lease, &session->leases, in_owner) {
+                if (lease->id != request->u.detach.lease)
+                        continue;
+                if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
+                        lease_end(&session->server->leases, lease);
+                else
+                        lease_abandon(&session->server->leases, lease);
+                return session_ok(session, request->id);
+        }
+        return error_set(error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
+                         request->u.detach.lease);
 }
 
 /* ---- reclaim ---- */
@@ -333,7 +338,7 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
         for (size_t i = 0; i < LEASE_TOKEN; i++)
                 sscanf(req->token + 2 * i, "%2hhx", &token[i]);
         struct lease *lease = leases_by_token(&session->server->leases, token);
-        const struct lease_record *record = lease == NULL ? persist_unverified(persist, token) : NULL;
+        const struct lease_record *record = lease == NULL ? persist_unclaimed(persist, token) : NULL;
         struct generation *g = lease != NULL    ? lease->generation
                                : record != NULL ? persist_generation(persist, record->model)
                                                 : NULL;
@@ -366,10 +371,11 @@ int verb_reclaim(struct session *session, struct request *request, struct error 
                 return error->code;
         const struct generation *g = lease->generation;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
-        lease_claim(lease, &session->leases,
+        lease_claim(lease, session,
                     req->digest[0] == '\0'           ? LEASE_LOADING
                     : g->state == GENERATION_REVOKED ? LEASE_REVOKED
                                                      : LEASE_HELD);
+        list_append(&session->leases, &lease->in_owner);
         session_reply(session, request->id, ku64("lease", lease->id), ku64("generation", g->number),
                       kstr("state", g->state == GENERATION_REVOKED ? "revoked" : generation_state_name(g->state)));
         lease->notified_arrivals = 0;

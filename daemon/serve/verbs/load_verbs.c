@@ -70,16 +70,20 @@ static int reply_estimate(struct session *session, uint64_t id, const struct loa
                 bytes += resolved->plan.bytes;
         }
         const struct source_notes *notes = load->parts[0].notes ?: &reply_no_notes;
+        /* Of ranks: of the first. */
+        const struct encryption *encryption = load->targets[0].part->resolved.encryption;
         if (load->n_targets > 1)
                 return session_reply(session, id, kstr("name", load->name), reply_source(load->source),
                                      ku64("files", files), ku64("tensors", tensors), ku64("bytes", bytes),
+                                     kif(encryption != NULL, kcall("encryption", reply_encryption, encryption)),
                                      REPLY_NOTES(notes), karray("devices", write_estimate, load, load->n_targets));
         const struct load_target *only = load->targets;
         cleanup_with(admission_outlook_deinit) struct admission_outlook outlook;
         get_outlook(only, &outlook);
         return session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
-                             ku64("tensors", tensors), ku64("bytes", bytes), REPLY_NOTES(notes),
-                             ESTIMATE_PAIRS(only, outlook));
+                             ku64("tensors", tensors), ku64("bytes", bytes),
+                             kif(encryption != NULL, kcall("encryption", reply_encryption, encryption)),
+                             REPLY_NOTES(notes), ESTIMATE_PAIRS(only, outlook));
 }
 
 /* ---- a load that attaches ---- */

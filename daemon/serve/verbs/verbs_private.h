@@ -12,10 +12,11 @@ VERBS(V)
 #undef V
 
 /* Clients can attach to it while it loads: a load from the host cache has a manifest before all bytes are copied, and
- * no arrival log. */
+ * no arrival log. The memory of an encrypted model is not lent then: it is decrypted in place, and a mapping would show
+ * what was not compared with its tag (crypt/encrypted_file.h). */
 static inline bool attach_can_follow(const struct generation *generation)
 {
-        return generation->manifest.fd >= 0 && generation->arrival.fd >= 0;
+        return generation->manifest.fd >= 0 && generation->arrival.fd >= 0 && generation->encryption == NULL;
 }
 /* Replies with a lease of this generation. */
 int attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model,

@@ -14,6 +14,7 @@
  *
  * `nm -u` lists the calls. Each must be injected here or listed in tests/fault-exempt.txt with a reason.
  */
+#include "tests/lib/encrypted_model.h"
 #include "tests/lib/endpoint.h"
 #include "tests/lib/fault_injection.h"
 #include "tests/lib/service_manager.h"
@@ -25,7 +26,7 @@
 #include <sys/socket.h>
 
 static struct model *model;
-static char *source, *copy, *url; /* url: NULL without a web server */
+static char *source, *copy, *encrypted, *url; /* url: NULL without a web server */
 static char *metrics, *state;
 
 /* ---- scenarios with failures ---- */
@@ -168,6 +169,11 @@ static void live_by_store(streamer_client *c)
         fetch(c, "s3://bucket/full/");
 }
 
+static void live_encrypted(streamer_client *c)
+{
+        load_look_unload(c, encrypted, NULL);
+}
+
 /* Each evicts the other to the host cache. */
 static void live_on_gpu(streamer_client *c)
 {
@@ -294,6 +300,7 @@ static struct endpoint store; /* of S3, and a Hub */
         "devices:\n  - host=64MiB\n  - cuda:0=6MiB\nhost_cache: 16MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  "       \
         "listen: %s\nhttp:\n  ca: %s\n"                                                                                \
         "  hosts:\n    - {host: \"http://127.0.0.1:%u\", user: u, password: p}\n"                                      \
+        "encryption:\n  keys: [\"file:%s\"]\n"                                                                         \
         "cuda:\n  library: %s\n"                                                                                       \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
@@ -381,9 +388,9 @@ static uint64_t next_nth(uint64_t nth)
         return nth * 2;
 }
 
-static void (*const lives[])(streamer_client *c) = {live,        live_asked,   live_by_store,
-                                                    live_by_hub, live_on_gpu,  live_remembered,
-                                                    live_verbs,  live_aborted, live_published};
+static void (*const lives[])(streamer_client *c) = {live,           live_asked,      live_by_store, live_by_hub,
+                                                    live_on_gpu,    live_remembered, live_verbs,    live_aborted,
+                                                    live_published, live_encrypted};
 #define LIVES (sizeof(lives) / sizeof(lives[0]))
 /* The calls of each scenario without failures. */
 static bool calls_of[LIVES][FAULT_COUNT];
@@ -511,7 +518,9 @@ static void begin(void)
         char *ca = suite_path("ca.pem");
         if (nginx_unavailable() == NULL)
                 nginx_start(&nginx, suite_path("nginx"), suite_folder());
-        char *settings = format_text(SETTINGS, metrics, ca, nginx.http > 0 ? nginx.http : 1,
+        char *keys = suite_path("keys");
+        encrypted_keys_write(keys, encrypted_keys(NULL));
+        char *settings = format_text(SETTINGS, metrics, ca, nginx.http > 0 ? nginx.http : 1, keys,
                                      build_path("tests/fake/libcudart.so.13"));
         file_write(ca, "", 0); /* nothing here asks for its certificates */
         char *config = suite_file("config.yaml", settings);
@@ -530,6 +539,8 @@ static void begin(void)
         ck_assert_int_eq(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", source)), 0);
         copy = fixture_path("copy");
         model_write_sharded(model, copy, 2, false);
+        encrypted = fixture_path("encrypted.safetensors");
+        encrypted_write(&(struct encrypted_form){.chunk = 1 << 20}, model, encrypted);
         if (nginx_unavailable() == NULL)
                 url = format_text("http://127.0.0.1:%u%s/model.safetensors.index.json", nginx.http,
                                   source + strlen(suite_folder()));

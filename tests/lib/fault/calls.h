@@ -20,7 +20,7 @@
         CALL(memfd_create, -1, ENFILE) CALL(ftruncate, -1, ENOSPC) \
         /* files */ \
         CALL(open, -1, EMFILE) CALL(openat, -1, EMFILE) CALL(fopen, 0, EMFILE) \
-        CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(fgets, 0, EIO) \
+        CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(__getdelim, -1, EIO) CALL(fgets, 0, EIO) \
         CALL(stat, -1, EIO) CALL(lstat, -1, EIO) CALL(fstat, -1, EIO) CALL(fstatat, -1, EIO) CALL(statx, -1, EIO) \
         CALL(access, -1, EIO) CALL(getcwd, 0, ENOENT) CALL(readlink, -1, EIO) \
         CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(pwritev, -1, ENOSPC) CALL(write, -1, ENOSPC) \
@@ -51,6 +51,9 @@
         CALL(eventfd, -1, EMFILE) \
         CALL(HMAC, 0, 0) CALL(EVP_Digest, 0, 0) \
         CALL(XXH3_createState, 0, ENOMEM) CALL(EVP_MD_CTX_new, 0, ENOMEM) CALL(EVP_DigestInit_ex, 0, 0) \
+        CALL(EVP_CIPHER_CTX_new, 0, 0) CALL(EVP_CIPHER_CTX_ctrl, 0, 0) CALL(EVP_DecryptInit_ex, 0, 0) \
+        CALL(EVP_DecryptUpdate, 0, 0) CALL(EVP_DecryptFinal_ex, 0, 0) CALL(EVP_PKEY_new_raw_public_key, 0, 0) \
+        CALL(EVP_DigestVerifyInit, 0, 0) CALL(EVP_DigestVerify, -1, 0) \
         CALL(EVP_MD_CTX_copy_ex, 0, 0) CALL(EVP_DigestUpdate, 0, 0) CALL(EVP_DigestFinal_ex, 0, 0) CALL(msgpack_unpack_next, -2, 0) \
         CALL(yaml_parser_initialize, 0, 0) CALL(yaml_parser_parse, 0, 0) CALL(XML_ParserCreate, 0, ENOMEM) \
         CALL(sd_is_socket_unix, -EINVAL, 0) CALL(sd_listen_fds_with_names, -ENOMEM, 0) \

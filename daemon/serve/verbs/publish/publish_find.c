@@ -30,6 +30,7 @@ struct publish_find {
         struct device *device;
         struct published *want;
         struct source_identity loaded; /* base_model: of its files, when they were loaded */
+        struct encryption *encryption; /* of the base, if a model is resident that was loaded from it; a reference */
         bool by_text; /* the client may not have its base opened: it is the recorded one if it has the same text */
         struct base_probe probes[BASE_PROBES];
         size_t at;        /* the probe that is under way */
@@ -47,6 +48,7 @@ static void find_deinit(struct verb_task *task)
         for (size_t i = 0; i < BASE_PROBES; i++)
                 base_probe_deinit(&find->probes[i]);
         published_free(find->want);
+        encryption_free(find->encryption);
 }
 
 /* The published model of this name that serves on the device; NULL: none. */
@@ -181,6 +183,8 @@ static struct publication *claim(struct publish_find *find, struct session *sess
                 return NULL;
         }
         p->published = find->want;
+        p->encryption = find->encryption;
+        find->encryption = NULL;
         p->base = find->probes[BASE_NAMED];
         p->pid = session->conn->pid;
         p->user = find->task.work.user;
@@ -325,6 +329,8 @@ static int take_named(struct publish_find *find, struct error *error)
         const struct generation *loaded = loaded_from(find->task.server->resident, &probe->identity);
         base->identity = probe->identity;
         base->has_digest = loaded != NULL;
+        if (loaded != NULL && find->encryption == NULL)
+                find->encryption = encryption_ref(loaded->encryption);
         if (loaded != NULL)
                 memcpy(base->digest, loaded->digest, DIGEST_SIZE);
         return 0;
@@ -358,6 +364,15 @@ static void find_done(struct verb_task *task)
 static const struct verb_task_ops find_ops = {
         .start = find_start, .run = find_run, .done = find_done, .deinit = find_deinit};
 
+/* How the model is encrypted that was loaded from this source; NULL: it is not, or none is resident. */
+static struct encryption *loaded_as(const struct resident *resident, const char *canonical)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (g->published == NULL && g->encryption != NULL && strcmp(g->source, canonical) == 0)
+                        return g->encryption;
+        return NULL;
+}
+
 /* The base: a source, which is opened only for callers who may load it, or that of a model that is resident. */
 static int set_base(struct publish_find *find, const struct session *session, const struct req_publish_find *req,
                     struct error *error)
@@ -374,6 +389,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 if (r < 0)
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
+                find->encryption = encryption_ref(loaded_as(session->server->resident, canonical));
                 roots = grant.roots ?: roots;
                 source = canonical;
         } else if (req->base_model != NULL) {
@@ -383,6 +399,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                                          g == NULL ? "no such model" : "it was published itself");
                 caller = &g->caller;
                 find->loaded = g->identity;
+                find->encryption = encryption_ref(g->encryption);
                 source = g->source;
         }
         if (source == NULL)

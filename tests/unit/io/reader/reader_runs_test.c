@@ -94,7 +94,7 @@ TEST(the_rest_of_a_run_moves_to_another_thread)
         struct read_run run, other;
         struct ticket ticket, its;
         ck_assert(take(&run, &ticket));
-        reader_run_move_locked(&run, &other);
+        ck_assert(reader_run_move_locked(&run, &other));
         ck_assert(reader_run_over_locked(&run));
         ck_assert(next(&other, &its));
         ck_assert_uint_eq(number(&its), 1);

@@ -38,8 +38,9 @@ static void end(void)
 static struct read_job *take(int node)
 {
         struct ticket *ticket = &taken[n_taken];
+        struct read_run none;
         thread.node = node;
-        if (!reader_try_take_ticket(&thread, NULL, ticket))
+        if (!reader_try_take_ticket(&thread, NULL, &none, ticket))
                 return NULL;
         n_taken++;
         return ticket->job;

@@ -53,7 +53,8 @@ static void put(const char *file, const char *tensor, size_t n)
 static int resolve(void)
 {
         ck_assert_int_eq(source_open(core_sources(), folder, false, &resolved.set, &error), 0);
-        return resolve_plan(&resolved, &layout, BLOCK, false, &budget, &error);
+        const struct resolve_opts opts = {.layout = &layout, .block_size = BLOCK, .keyring = &keyring_none};
+        return resolve_plan(&resolved, &opts, &budget, &error);
 }
 
 static void hold(uint64_t max)

@@ -48,7 +48,9 @@ static void sha_begin(const char *path, bool hidden)
         fake_device_init(&fake, "fake", 1024 * MiB, hidden);
         ck_assert_int_eq(source_open(core_sources(), path, false, &resolved.set, &error), 0);
         struct resolve_budget budget = {.bytes = 0};
-        int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, true, &budget, &error);
+        const struct resolve_opts opts = {
+                .layout = &fake.device.layout, .block_size = BLOCK, .sha256 = true, .keyring = &keyring_none};
+        int r = resolve_plan(&resolved, &opts, &budget, &error);
         ck_assert_msg(r == 0, "%s", error.text);
         for (size_t i = 0; i < resolved.plan.n_segments; i++)
                 ck_assert_int_eq(fake.device.ops->alloc(&fake.device, resolved.plan.segments[i], &segments[i], &error),

@@ -136,6 +136,9 @@ TEST(a_commit_record_of_the_earlier_form_is_read)
         char *key = memmem(details.data, details.size, "sample", 6);
         ck_assert_ptr_nonnull(key);
         memcpy(key, "absent", 6);
+        key = memmem(details.data, details.size, "cipher", 6);
+        ck_assert_ptr_nonnull(key);
+        memcpy(key, "missed", 6);
         ck_assert_int_eq(commit_record_write(&details, &was->manifest, &fd, &error), 0);
         ck_assert_int_eq(commit_record_open_consume_fd(&record, fd, &error), 0);
         ck_assert_msg(commit_record_restore(&record, is, &error) == 0, "%s", error.text);
@@ -144,13 +147,41 @@ TEST(a_commit_record_of_the_earlier_form_is_read)
                 ck_assert_int_eq(is->identity.sample[i], 0);
 }
 
+/* Who may attach depends on it. A key may have no id. */
+TEST(a_commit_record_restores_how_a_model_was_encrypted, .to = 2)
+{
+        struct generation *was = full("m"), *is = loading("n");
+        was->encryption = encryption_alloc();
+        was->encryption->cipher = strdup("aes256gcm, aes128gcm");
+        was->encryption->signer = strdup(_i == 0 ? "sig" : "");
+        was->encryption->keys[0] = strdup("k1");
+        was->encryption->keys[1] = strdup(_i == 0 ? "k2" : "");
+        was->encryption->n_keys = 2;
+        struct commit_record record = record_of(was);
+        ck_assert_msg(commit_record_restore(&record, is, &error) == 0, "%s", error.text);
+        ck_assert_ptr_nonnull(is->encryption);
+        ck_assert_str_eq(is->encryption->cipher, "aes256gcm, aes128gcm");
+        ck_assert_str_eq(is->encryption->signer, was->encryption->signer);
+        ck_assert_uint_eq(is->encryption->n_keys, 2);
+        ck_assert_str_eq(is->encryption->keys[0], "k1");
+        ck_assert_str_eq(is->encryption->keys[1], was->encryption->keys[1]);
+}
+
+TEST(a_model_that_was_not_encrypted_stays_so)
+{
+        struct generation *was = full("m"), *is = loading("n");
+        struct commit_record record = record_of(was);
+        ck_assert_int_eq(commit_record_restore(&record, is, &error), 0);
+        ck_assert_ptr_null(is->encryption);
+}
+
 /* They are not counted for a restored segment. */
 TEST(small_pages_are_restored)
 {
         struct generation *g = full("m");
         cleanup_close int fd = memfd_create("segment", MFD_CLOEXEC);
         must(ftruncate(fd, SEGMENT));
-        void *base = host_memfd_map(fd, SEGMENT, PROT_READ | PROT_WRITE);
+        void *base = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         struct collapse *collapse = collapse_new(&no_huge_pages, base, fd, SEGMENT, 0);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SMALL, &(uint64_t){0}), 0);
         g->segments[0].collapse = collapse;
