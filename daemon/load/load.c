@@ -355,8 +355,8 @@ static bool is_read(const struct load *load)
         return true;
 }
 
-/* A new load takes over the requests and the names, unless that was done too often, or there is no memory. What was
- * read is of the old file, complete or not. Clients that attached early are notified of the failure. */
+/* A new load takes over the requests and the names, unless it is a probe, that was done too often, or there is no memory.
+ * What was read is of the old file, complete or not. Clients that attached early are notified of the failure. */
 static void begin_again(struct load *load)
 {
         struct device *devices[LOAD_DEVICES];
@@ -375,8 +375,8 @@ static void begin_again(struct load *load)
                                        .roots = load->roots,
                                        .users = load->users,
                                        .limits = &load->limits};
-        require(!load->dry_run && !load->probe);
-        if (!load->replaced || load->loads->over || load->restarts == LOAD_RESTARTS)
+        require(!load->dry_run);
+        if (!load->replaced || load->probe || load->loads->over || load->restarts == LOAD_RESTARTS)
                 return;
         for (size_t i = 0; i < load->n_targets; i++)
                 devices[i] = load->targets[i].device;

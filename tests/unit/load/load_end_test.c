@@ -270,6 +270,18 @@ static void replace_on_arrival(struct loads *the_loads, struct generation *gener
         replace_file();
 }
 
+/* The file of doctor's probe is nobody's model. */
+TEST(a_probe_of_a_file_that_is_replaced_is_not_begun_again)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        loads.arrived = replace_on_arrival;
+        ask_for(&w, (struct load_args){.source = replaced_path, .name = PROBE_SCHEME "x", .probe = true});
+        ends(&w, LOAD_FAILED);
+        ck_assert_uint_eq(w.progress.restarts, 0);
+        ck_assert_uint_eq(loads.n_running, 0);
+}
+
 /* Before each check. */
 TEST(a_file_that_is_replaced_each_time_fails_the_load)
 {
