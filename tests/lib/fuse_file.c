@@ -79,7 +79,7 @@ static void answer_init(const struct server *s, const struct fuse_in_header *in,
 {
         struct fuse_init_out out = {.major = FUSE_KERNEL_VERSION,
                                     .minor = FUSE_KERNEL_MINOR_VERSION,
-                                    .max_readahead = init->max_readahead,
+                                    .max_readahead = s->odd.no_readahead ? 0 : init->max_readahead,
                                     .flags = FUSE_ASYNC_READ | FUSE_MAX_PAGES,
                                     .max_write = READ_MAX,
                                     .max_pages = READ_MAX / 4096};

@@ -23,6 +23,7 @@ struct fuse_oddities {
         bool unstable_inodes; /* each look at the attributes shows another inode number */
         uint32_t read_max;    /* bytes of one reply at most; 0: as many as are asked for */
         bool keep_cache;      /* a further open keeps cached pages, and does not wait for those that are being read */
+        bool no_readahead;    /* the kernel asks for nothing but what a process reads: it waits for each held read */
         int read_error;       /* every read fails with it; 0: none does */
 };
 

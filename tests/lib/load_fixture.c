@@ -3,6 +3,7 @@
  * Fixture of the load tests: see load_fixture.h.
  */
 #include "tests/lib/load_fixture.h"
+#include "daemon/source/local/mounts.h"
 
 #include "daemon/resident/hostcache/host_cache.h"
 #include "tests/lib/kernel_counters.h"
@@ -35,6 +36,7 @@ static void begin_with(unsigned n)
 {
         static const char *const names[OTHERS] = {"one", "two", "three"};
         const struct sources *sources = core_sources();
+        (void)mounts_find("/"); /* the table of mounts stays open */
         fds_before = process_fds(getpid());
         gate_init(&lane_gate, false);
         fake_device_init(&fake, "fake", BUDGET, false);

@@ -21,6 +21,7 @@ void paused_load_begin(void)
         model_write(paused.model, paused.backing);
         mkdir(suite_path("root"), 0755);
         paused.hang.odd.keep_cache = true;
+        paused.hang.odd.no_readahead = true; /* a read ahead of the second half would hold the end of the first */
         fuse_file_start(&paused.hang, suite_path("root/mnt"), "m.safetensors", paused.backing);
         daemon_init(&test_daemon, suite_path("d"));
         daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"),

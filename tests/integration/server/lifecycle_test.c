@@ -247,7 +247,7 @@ TEST(without_flags_and_a_file_the_daemon_exits)
 TEST(sigterm_during_a_load_that_hangs_ends_in_time)
 {
         const char *why = fuse_file_unavailable();
-        struct fuse_file hang = {0};
+        struct fuse_file hang = {.odd.no_readahead = true};
         if (why)
                 SKIP(why);
         model = model_mixed(61, 4 << 20);
