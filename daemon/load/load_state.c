@@ -255,7 +255,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 if (state == LOAD_READY)
                         generation_ready(g);
                 else if (load->superseded)
-                        generation_abort(g, &load->error);
+                        generation_fail_unlisted(g, &load->error);
                 else
                         generation_fail(g, &load->error);
         }

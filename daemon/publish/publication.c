@@ -153,7 +153,7 @@ static void end(struct publication *p, const struct error *error)
         if (p->generation != NULL && error != NULL) {
                 log_warn("%s: generation %" PRIu64 " was not published: %s", p->name, p->generation->number,
                          error->text);
-                generation_abort(p->generation, error);
+                generation_fail_unlisted(p->generation, error);
         }
         answer(p, error);
         p->publications->ended(p);

@@ -19,6 +19,13 @@ void leases_init(struct leases *leases)
         list_init(&leases->polled);
         buckets_init(&leases->by_pid);
         buckets_init(&leases->by_token);
+        buckets_init(&leases->by_id);
+}
+
+void lease_owner_init(struct lease_owner *owner)
+{
+        *owner = (struct lease_owner){.n = 0};
+        list_init(&owner->held);
 }
 
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began)
@@ -127,6 +134,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         list_init(&lease->in_due);
         memcpy(lease->token, token, sizeof(lease->token));
         list_append(among_tokens(leases, token), &lease->by_token);
+        list_append(bucket(&leases->by_id, id), &lease->by_id);
         list_append(&generation->leases, &lease->in_generation);
         list_append(&process->held, &lease->in_process);
         generation->n_leases++;
@@ -140,7 +148,29 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         return lease;
 }
 
-struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner)
+static void own(struct lease *lease, struct lease_owner *owner)
+{
+        require(lease->owner == NULL);
+        lease->owner = owner;
+        if (owner == NULL)
+                return;
+        list_append(&owner->held, &lease->in_owner);
+        owner->n++;
+}
+
+static void leave_owner(struct lease *lease)
+{
+        if (lease->owner == NULL)
+                return;
+        require(lease->owner->n > 0);
+        lease->owner->n--;
+        lease->owner = NULL;
+        list_remove(&lease->in_owner);
+        list_remove(&lease->in_due);
+}
+
+struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation,
+                        struct lease_owner *owner)
 {
         unsigned char token[LEASE_TOKEN];
         /* Never waits once the machine has booted. */
@@ -150,7 +180,7 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
                                          generation->state == GENERATION_LOADING ? LEASE_LOADING : LEASE_HELD);
         if (lease == NULL)
                 return NULL;
-        lease->owner = owner;
+        own(lease, owner);
         metric_add(METRIC_ATTACHES, 1);
         return lease;
 }
@@ -167,6 +197,15 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
         else
                 quota_discharge(&charge);
         return lease;
+}
+
+struct lease *lease_of_owner(struct leases *leases, const struct lease_owner *owner, uint64_t id)
+{
+        const struct list *all = bucket(&leases->by_id, id);
+        list_each_item (struct lease, lease, all, by_id)
+                if (lease->id == id && lease->owner == owner)
+                        return lease;
+        return NULL;
 }
 
 struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN])
@@ -191,9 +230,9 @@ void lease_end(struct leases *leases, struct lease *lease)
         log_lease(lease, "ended");
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
-        list_remove(&lease->in_owner);
-        list_remove(&lease->in_due);
+        leave_owner(lease);
         list_remove(&lease->by_token);
+        list_remove(&lease->by_id);
         quota_discharge(&lease->charge);
         if (leases->changed != NULL)
                 leases->changed(leases->persist, process);
@@ -208,18 +247,16 @@ void lease_end(struct leases *leases, struct lease *lease)
 
 static void disown(struct lease *lease)
 {
-        list_remove(&lease->in_owner);
-        list_remove(&lease->in_due);
-        lease->owner = NULL;
+        leave_owner(lease);
         lease_set_state(lease, LEASE_ORPHAN);
 }
 
-void lease_claim(struct lease *lease, void *owner, enum lease_state state)
+void lease_claim(struct lease *lease, struct lease_owner *owner, enum lease_state state)
 {
         if (is_owned(lease))
                 disown(lease);
         lease_set_state(lease, state);
-        lease->owner = owner;
+        own(lease, owner);
 }
 
 void lease_abandon(struct leases *leases, struct lease *lease)

@@ -57,18 +57,24 @@ enum lease_state {
         LEASE_UNCLAIMED, /* its connection was to an earlier run; an orphan once the time to reclaim is over */
 };
 
+/* Who holds leases: a session. */
+struct lease_owner {
+        struct list held; /* of struct lease, by in_owner */
+        size_t n;
+};
+
 #define LEASE_MAGIC 0x6c656173u
 
 struct lease {
         unsigned magic; /* LEASE_MAGIC */
         struct list in_generation, in_process, in_owner;
-        struct list in_due;   /* in a list of its owner's: there is an event to be sent */
-        struct list by_token; /* in leases->by_token */
+        struct list in_due;          /* in a list of its owner's: there is an event to be sent */
+        struct list by_token, by_id; /* in the buckets of leases */
         uint64_t id;
         struct generation *generation;
         struct process *process;
         enum lease_state state;
-        void *owner; /* the session, or NULL */
+        struct lease_owner *owner; /* NULL: none */
         uint64_t since_ns;
         struct quota_charge charge;
         uint64_t notified_arrivals; /* that its client was notified of */
@@ -78,7 +84,7 @@ struct lease {
 
 struct leases {
         struct list processes;
-        struct buckets by_pid, by_token;
+        struct buckets by_pid, by_token, by_id;
         struct list polled; /* processes without a pidfd; the first is examined next */
         uint64_t last_id;
         size_t n;
@@ -93,6 +99,7 @@ struct leases {
 };
 
 void leases_init(struct leases *leases);
+void lease_owner_init(struct lease_owner *owner);
 
 /* Takes over pidfd: for a process already known it is closed. NULL on ENOMEM (pidfd is closed). `pidfd`, `began`: of
  * pidfd_of_client(). */
@@ -100,17 +107,19 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 
 void lease_set_state(struct lease *lease, enum lease_state state);
 /* NULL on ENOMEM. `process` may have no lease yet; it is freed with its last one. */
-struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
+struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation,
+                        struct lease_owner *owner);
 /* As lease_new(), of an earlier run: unclaimed, with its old number and token; its user is charged even beyond today's
  * limits. */
 struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation, uint64_t id,
                             const unsigned char token[LEASE_TOKEN]);
 /* Ends and frees it. */
 void lease_end(struct leases *leases, struct lease *lease);
-/* Passes it to another owner, which links in_owner into its list: an orphan, an unclaimed lease, or one whose
- * connection has not been seen to close yet. */
-void lease_claim(struct lease *lease, void *owner, enum lease_state state);
+/* Passes it to another owner: an orphan, an unclaimed lease, or one whose connection has not been seen to close yet. */
+void lease_claim(struct lease *lease, struct lease_owner *owner, enum lease_state state);
 
+/* NULL if the owner holds none of this number. */
+struct lease *lease_of_owner(struct leases *leases, const struct lease_owner *owner, uint64_t id);
 /* NULL if none has it. */
 struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN]);
 bool lease_is_orphan(const struct lease *lease, uint64_t now);

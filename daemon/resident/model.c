@@ -536,7 +536,7 @@ static void forget_failures(const struct resident *resident)
         }
 }
 
-static void fail(struct generation *generation, const struct error *error, bool refused)
+static void fail(struct generation *generation, const struct error *error, bool listed)
 {
         require(generation->state == GENERATION_LOADING);
         struct resident *resident = generation->resident;
@@ -545,7 +545,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         end_reason_set(&generation->end, END_FAILED, "%s", error->text);
         list_each_item (struct model_name, n, &generation->names, link) {
                 quota_discharge(&n->charge); /* failures are limited by failed_kept instead, as is the model's charge */
-                if (!refused)
+                if (listed)
                         add_ended(generation, n);
                 struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);
                 if (before != NULL)
@@ -558,7 +558,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         if (generation->charged == 0) /* it was granted no memory, or returned it */
                 quota_discharge(&generation->quota_charge);
         generation_changed(generation);
-        if (refused || has_no_source) /* these are not listed as failed */
+        if (!listed || has_no_source)
                 generation_drop_all(generation);
         generation_reap_later(generation);
         forget_failures(resident);
@@ -566,12 +566,13 @@ static void fail(struct generation *generation, const struct error *error, bool 
 
 void generation_fail(struct generation *generation, const struct error *error)
 {
-        fail(generation, error, error->outside || (error->code == STREAMER_EPERM && generation->charged == 0));
+        bool denied = error->outside || (error->code == STREAMER_EPERM && generation->charged == 0);
+        fail(generation, error, !denied);
 }
 
-void generation_abort(struct generation *generation, const struct error *error)
+void generation_fail_unlisted(struct generation *generation, const struct error *error)
 {
-        fail(generation, error, true);
+        fail(generation, error, false);
 }
 
 void generation_discard(struct generation *generation)

@@ -350,7 +350,7 @@ void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed (the model is resident already): it ends, without an event unless one of it was sent. */
 void generation_discard(struct generation *generation);
 /* As generation_fail(), and it is not listed: its request has ended with the error. */
-void generation_abort(struct generation *generation, const struct error *error);
+void generation_fail_unlisted(struct generation *generation, const struct error *error);
 
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);

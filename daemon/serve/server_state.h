@@ -110,11 +110,11 @@ struct session {
         uint64_t progress_round;      /* of the server, in which its ops became due last */
         struct list ops;              /* of struct op */
         struct list due_ops;          /* of these, by in_due: to be notified of the progress */
-        struct list leases;           /* of struct lease, by in_owner */
-        struct list due_leases;       /* of these, by in_due: with an event to be sent */
-        struct list publications;     /* of struct publication, by in_session */
-        struct list deferred;         /* of struct deferred, by in_session */
-        struct list transfers;        /* of struct transfer */
+        struct lease_owner leases;
+        struct list due_leases;   /* of these, by in_due: with an event to be sent */
+        struct list publications; /* of struct publication, by in_session */
+        struct list deferred;     /* of struct deferred, by in_session */
+        struct list transfers;    /* of struct transfer */
         uint64_t n_deferred;
         uint64_t probe;             /* the seed of its test model, which ends with the session; 0: none */
         struct quota_charge charge; /* the connection */

@@ -243,7 +243,7 @@ void session_new_consume_fd(struct server *server, int fd)
         subscriber_init(&session->subscriber);
         list_init(&session->ops);
         list_init(&session->due_ops);
-        list_init(&session->leases);
+        lease_owner_init(&session->leases);
         list_init(&session->due_leases);
         list_init(&session->publications);
         list_init(&session->deferred);

@@ -70,6 +70,34 @@ def test_the_event_loop_runs_while_a_model_loads(daemon: Daemon, slow_server: Sl
     eventually(lambda: not daemon.leases())
 
 
+def test_what_aopen_returns_is_a_coroutine_and_a_context_manager(folder: Path, daemon: Daemon) -> None:
+    write(folder / "m.safetensors", small())
+
+    def opening() -> Any:
+        return streamerd.aopen(folder / "m.safetensors", framework="numpy")
+
+    async def use() -> list[int]:
+        counts = []
+        async with opening() as model:
+            counts.append(len([name async for name, _ in model.stream_async()]))
+        assert model.closed
+        async with await opening() as model:
+            await model.wait_async()
+            counts.append(len(dict(model)))
+        for model in await asyncio.gather(opening(), asyncio.create_task(opening()), asyncio.wait_for(opening(), 60)):
+            counts.append(len(model))
+            model.close()
+        with pytest.raises(streamerd.NotFoundError):
+            async with streamerd.aopen("nosuch", framework="numpy"):
+                pass
+        return counts
+
+    assert asyncio.run(use()) == [4] * 5
+    with asyncio.run(opening()) as model:
+        assert len(model) == 4
+    eventually(lambda: not daemon.leases())
+
+
 def test_a_cancelled_task_leaves_no_lease(daemon: Daemon, slow_server: SlowServer) -> None:
     url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
 

@@ -38,7 +38,7 @@
 
 #define UNMAP_SLICE (16 * MiB)
 #define EXAMINED_BYTES (2 * HOST_HUGE_PAGE)
-#define SMALL (HOST_HUGE_PAGE / 4) /* a segment's most for 4 KiB pages */
+#define SMALL MiB /* a segment's most for 4 KiB pages */
 #define SAMPLE_INTERVAL (64 * MiB)
 #define POPULATE_SLICE (8 * MiB)
 
@@ -147,6 +147,8 @@ static int map_consume_fd(struct host_device *host, int memfd, enum page_kind pa
         if (fd < 0)
                 return -1;
         int r = 0;
+        if (is_small(segment))
+                madvise(base, size, MADV_NOHUGEPAGE); /* it would have one under shmem_enabled=always */
         if (pages == PAGES_THP && host->kernel.supported) {
                 segment->collapse = collapse_new(&host->kernel, base, fd, size, ready);
                 r = segment->collapse != NULL ? 0 : -1;

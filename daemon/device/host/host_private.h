@@ -20,8 +20,8 @@
 /* An empty memfd that can be sealed; -1 with errno. */
 int host_memfd_new(enum page_kind pages);
 
-/* Maps `size` bytes at a multiple of HOST_HUGE_PAGE: elsewhere the kernel maps small pages, whatever the memory has.
- * MAP_FAILED with errno. */
+/* Maps `size` bytes; a huge page or more at a multiple of HOST_HUGE_PAGE: elsewhere the kernel maps small pages,
+ * whatever the memory has. MAP_FAILED with errno. */
 void *host_memfd_map(int fd, uint64_t size, int prot);
 
 /* `size` bytes of a memfd that no other process has, sealed, with the only writable map it will ever have. -1 with

@@ -54,8 +54,9 @@ static void *aligned_hint(uint64_t size)
 void *host_memfd_map(int fd, uint64_t size, int prot)
 {
         for (unsigned tries = 0; tries < MAP_TRIES; tries++) {
-                void *base = mmap(aligned_hint(size), size, prot, MAP_SHARED, fd, 0);
-                if (base == MAP_FAILED || (uintptr_t)base % HOST_HUGE_PAGE == 0)
+                bool small = size < HOST_HUGE_PAGE;
+                void *base = mmap(small ? NULL : aligned_hint(size), size, prot, MAP_SHARED, fd, 0);
+                if (base == MAP_FAILED || small || (uintptr_t)base % HOST_HUGE_PAGE == 0)
                         return base;
                 munmap(base, size);
         }

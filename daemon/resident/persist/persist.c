@@ -147,8 +147,8 @@ static int pack_lease(struct persist *persist, const struct persisted *persisted
 static int pack_leases(struct persist *persist)
 {
         int r = 0;
-        for (size_t i = 0; i < persist->n_unclaimed && r == 0; i++)
-                r = snapshot_add_lease(&persist->bytes, &persist->unclaimed[i]);
+        for (size_t i = 0; i < persist->n_unverified && r == 0; i++)
+                r = snapshot_add_lease(&persist->bytes, &persist->unverified[i]);
         list_each_item (const struct persisted, persisted, &persist->models, link) {
                 if (!is_named(persisted))
                         continue;
@@ -582,18 +582,18 @@ static void process_freed(struct persist *persist, struct process *process)
 /* ---- restored leases ---- */
 
 /* It holds its model no longer. */
-static void end_unclaimed(struct persist *persist, size_t i)
+static void end_unverified(struct persist *persist, size_t i)
 {
-        struct generation *generation = persist_generation(persist, persist->unclaimed[i].model);
+        struct generation *generation = persist_generation(persist, persist->unverified[i].model);
         require(generation != NULL); /* what is held stays in the store */
-        persist->unclaimed[i] = persist->unclaimed[--persist->n_unclaimed];
+        persist->unverified[i] = persist->unverified[--persist->n_unverified];
         generation_put(generation);
 }
 
-static void end_all_unclaimed(struct persist *persist)
+static void end_all_unverified(struct persist *persist)
 {
-        while (persist->n_unclaimed > 0)
-                end_unclaimed(persist, persist->n_unclaimed - 1);
+        while (persist->n_unverified > 0)
+                end_unverified(persist, persist->n_unverified - 1);
 }
 
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
@@ -605,16 +605,16 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
         if (lease == NULL)
                 return NULL;
         lease->since_ns = record->since_ns;
-        if (record >= persist->unclaimed && record < persist->unclaimed + persist->n_unclaimed)
-                end_unclaimed(persist, (size_t)(record - persist->unclaimed));
+        if (record >= persist->unverified && record < persist->unverified + persist->n_unverified)
+                end_unverified(persist, (size_t)(record - persist->unverified));
         return lease;
 }
 
-const struct lease_record *persist_unclaimed(const struct persist *persist, const unsigned char token[LEASE_TOKEN])
+const struct lease_record *persist_unverified(const struct persist *persist, const unsigned char token[LEASE_TOKEN])
 {
-        for (size_t i = 0; i < persist->n_unclaimed; i++)
-                if (memcmp(persist->unclaimed[i].token, token, LEASE_TOKEN) == 0)
-                        return &persist->unclaimed[i];
+        for (size_t i = 0; i < persist->n_unverified; i++)
+                if (memcmp(persist->unverified[i].token, token, LEASE_TOKEN) == 0)
+                        return &persist->unverified[i];
         return NULL;
 }
 
@@ -634,7 +634,7 @@ void persist_tick(struct persist *persist, uint64_t now)
                 return;
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
-                end_all_unclaimed(persist);
+                end_all_unverified(persist);
                 persist->due |= DUE_SNAPSHOT;
         }
         if (persist->due & DUE_RETRY)
@@ -692,7 +692,7 @@ void persist_freeze(struct persist *persist)
         persist->due |= DUE_FILE; /* the newest, also where a run without the store follows */
         persist_tick(persist, now_ns());
         persist->frozen = true;
-        end_all_unclaimed(persist);
+        end_all_unverified(persist);
         list_each_item (const struct generation, g, &persist->resident->generations, link)
                 settle_names(g);
         list_each_item_safe (struct persisted, persisted, &persist->models, link)
@@ -714,6 +714,6 @@ void persist_deinit(struct persist *persist)
         msgpack_sbuffer_destroy(&persist->bytes);
         msgpack_sbuffer_destroy(&persist->rows.bytes);
         msgpack_sbuffer_destroy(&persist->pinned.bytes);
-        free(persist->unclaimed);
+        free(persist->unverified);
         free(persist->exited);
 }

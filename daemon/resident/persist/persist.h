@@ -99,10 +99,10 @@ struct persist {
         struct batch *batch; /* messages about processes in flight; NULL: none */
         uint64_t *exited;    /* ids of processes that are to be removed from the store */
         size_t n_exited;
-        bool frozen;                    /* nothing is persisted yet, or any more */
-        uint64_t claim_until_ns;        /* leases of an earlier run may be reclaimed; 0: not any more */
-        struct lease_record *unclaimed; /* of processes that are not known; each holds its model */
-        size_t n_unclaimed;
+        bool frozen;                     /* nothing is persisted yet, or any more */
+        uint64_t claim_until_ns;         /* leases of an earlier run may be reclaimed; 0: not any more */
+        struct lease_record *unverified; /* of processes that are not known; each holds its model */
+        size_t n_unverified;
 };
 
 /* `max` descriptors (0: no store). Call before anything is resident; it is frozen until persist_start(). */
@@ -130,7 +130,7 @@ void persist_sync(struct persist *persist);
 void persist_tick(struct persist *persist, uint64_t now);
 
 /* A lease of an earlier run whose process is not known; NULL if none has this token. */
-const struct lease_record *persist_unclaimed(const struct persist *persist, const unsigned char token[LEASE_TOKEN]);
+const struct lease_record *persist_unverified(const struct persist *persist, const unsigned char token[LEASE_TOKEN]);
 struct generation *persist_generation(struct persist *persist, uint64_t id); /* NULL: it was not restored */
 
 /* A lease made from such a record, of a process of this run; NULL: no memory. */

@@ -343,12 +343,12 @@ static struct process *find_process(struct persist *persist, const struct lease_
 
 /* A lease of a process in another PID namespace whose descriptor is missing: whether it lives is not known, so it holds
  * the model until the time to claim it is over. */
-static void keep_unclaimed(struct persist *persist, struct generation *g, const struct lease_record *record)
+static void hold_unverified(struct persist *persist, struct generation *g, const struct lease_record *record)
 {
-        struct lease_record *all = array_grow(persist->unclaimed, persist->n_unclaimed, sizeof(*all));
+        struct lease_record *all = array_grow(persist->unverified, persist->n_unverified, sizeof(*all));
         require(all != NULL); /* at the start */
-        persist->unclaimed = all;
-        all[persist->n_unclaimed++] = *record;
+        persist->unverified = all;
+        all[persist->n_unverified++] = *record;
         generation_get(g);
 }
 
@@ -381,7 +381,7 @@ static struct process *restore_leases(struct persist *persist, struct inherited 
                 if (process != NULL)
                         restore_lease(persist, process, g, record);
                 else if (record->pid == 0)
-                        keep_unclaimed(persist, g, record);
+                        hold_unverified(persist, g, record);
         }
         return process;
 }

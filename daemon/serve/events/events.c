@@ -234,7 +234,7 @@ static bool has_revocation(const struct lease *lease)
 
 void events_mark_lease(struct session *session, struct lease *lease)
 {
-        require(lease->owner == session);
+        require(lease->owner == &session->leases);
         if (!list_empty(&lease->in_due) || (!has_arrivals(lease) && !has_revocation(lease)))
                 return;
         list_append(&session->due_leases, &lease->in_due);
@@ -245,7 +245,7 @@ void events_mark_leases(const struct generation *generation)
 {
         list_each_item (struct lease, lease, &generation->leases, in_generation)
                 if (lease->owner != NULL)
-                        events_mark_lease(lease->owner, lease);
+                        events_mark_lease(container_of(lease->owner, struct session, leases), lease);
 }
 
 /* The end of the load is notified before a revocation: every tensor has arrived and can be read. False: no lease is

@@ -173,13 +173,10 @@ static struct process *client_process(struct session *session, struct error *err
 
 static int check_leases(const struct session *session, const char *verb, struct error *error)
 {
-        uint64_t n = 0;
-        list_each (pos, &session->leases)
-                n++;
-        if (n < session->server->limits->leases_per_client)
+        if (session->leases.n < session->server->limits->leases_per_client)
                 return 0;
-        return error_set(error, STREAMER_ELIMIT,
-                         "%s: this connection holds %" PRIu64 " leases (limits.leases_per_client)", verb, n);
+        return error_set(error, STREAMER_ELIMIT, "%s: this connection holds %zu leases (limits.leases_per_client)",
+                         verb, session->leases.n);
 }
 
 /* Legacy handles open in the daemon's PID namespace only, and are writable in the client. Only the exit of its process
@@ -209,7 +206,7 @@ struct lease *attach_lease_new(struct session *session, struct generation *g, st
                         ?: check_trust(session, g, error)
                         ?: access_charge(session->server, session->conn, &charge, QUOTA_LEASES, 1, error);
         struct process *process = r == 0 ? client_process(session, error) : NULL;
-        if (process != NULL && (lease = lease_new(&session->server->leases, process, g, session)) == NULL) {
+        if (process != NULL && (lease = lease_new(&session->server->leases, process, g, &session->leases)) == NULL) {
                 process_reap(process);
                 error_no_memory(error);
         }
@@ -222,7 +219,6 @@ struct lease *attach_lease_new(struct session *session, struct generation *g, st
         g->shared_by = session->conn->caller.uid;
         if (process->client == NULL && session->client != NULL)
                 process->client = strdup(session->client);
-        list_append(&session->leases, &lease->in_owner);
         return lease;
 }
 
@@ -300,17 +296,16 @@ int verb_attach(struct session *session, struct request *request, struct error *
 
 int verb_detach(struct session *session, struct request *request, struct error *error)
 {
-        list_each_item (struct lease, lease, &session->leases, in_owner) {
-                if (lease->id != request->u.detach.lease)
-                        continue;
-                if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
-                        lease_end(&session->server->leases, lease);
-                else
-                        lease_abandon(&session->server->leases, lease);
-                return session_ok(session, request->id);
-        }
-        return error_set(error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
-                         request->u.detach.lease);
+        struct leases *leases = &session->server->leases;
+        struct lease *lease = lease_of_owner(leases, &session->leases, request->u.detach.lease);
+        if (lease == NULL)
+                return error_set(error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
+                                 request->u.detach.lease);
+        if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
+                lease_end(leases, lease);
+        else
+                lease_abandon(leases, lease);
+        return session_ok(session, request->id);
 }
 
 /* ---- reclaim ---- */
@@ -338,7 +333,7 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
         for (size_t i = 0; i < LEASE_TOKEN; i++)
                 sscanf(req->token + 2 * i, "%2hhx", &token[i]);
         struct lease *lease = leases_by_token(&session->server->leases, token);
-        const struct lease_record *record = lease == NULL ? persist_unclaimed(persist, token) : NULL;
+        const struct lease_record *record = lease == NULL ? persist_unverified(persist, token) : NULL;
         struct generation *g = lease != NULL    ? lease->generation
                                : record != NULL ? persist_generation(persist, record->model)
                                                 : NULL;
@@ -371,11 +366,10 @@ int verb_reclaim(struct session *session, struct request *request, struct error 
                 return error->code;
         const struct generation *g = lease->generation;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
-        lease_claim(lease, session,
+        lease_claim(lease, &session->leases,
                     req->digest[0] == '\0'           ? LEASE_LOADING
                     : g->state == GENERATION_REVOKED ? LEASE_REVOKED
                                                      : LEASE_HELD);
-        list_append(&session->leases, &lease->in_owner);
         session_reply(session, request->id, ku64("lease", lease->id), ku64("generation", g->number),
                       kstr("state", g->state == GENERATION_REVOKED ? "revoked" : generation_state_name(g->state)));
         lease->notified_arrivals = 0;

@@ -193,8 +193,9 @@ static void on_closed(struct session *session)
         probe_end(session);
         while (!list_empty(&session->publications))
                 publication_abandon(container_of(session->publications.next, struct publication, in_session));
-        while (!list_empty(&session->leases))
-                lease_abandon(&session->server->leases, container_of(session->leases.next, struct lease, in_owner));
+        while (!list_empty(&session->leases.held))
+                lease_abandon(&session->server->leases,
+                              container_of(session->leases.held.next, struct lease, in_owner));
         events_deinit(session); /* last: a publication that ends marks its publisher's lease */
 }
 

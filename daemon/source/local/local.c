@@ -16,6 +16,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
+#include "daemon/source/local/mounts.h"
 #include "daemon/source/listing.h"
 #include "daemon/source/roots/roots.h"
 #include "daemon/source/sums.h"
@@ -123,55 +124,9 @@ static char *local_default_name(const char *canonical, unsigned n)
         return name;
 }
 
-/* In place: \NNN of a mount point. */
-static void octal_decode(char *text)
-{
-        char *to = text;
-        for (const char *from = text; *from != '\0'; to++) {
-                bool escape = *from == '\\' && strspn(from + 1, "01234567") >= 3;
-                *to = escape ? (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) : *from;
-                from += escape ? 4 : 1;
-        }
-        *to = '\0';
-}
-
-struct mount {
-        uint64_t dev;
-        char type[32]; /* "ext4"; "": not known */
-};
-
-/* The mount that holds the path. */
-static struct mount find_mount(const char *canonical)
-{
-        struct mount mount = {.dev = 0};
-        size_t best = 0, size = 0;
-        cleanup_free char *line = NULL;
-        FILE *f = fopen("/proc/self/mountinfo", "re");
-        while (f != NULL && getline(&line, &size, f) > 0) {
-                unsigned major, minor;
-                int start = 0, end = 0;
-                if (sscanf(line, "%*u %*u %u:%u %*s %n%*s%n", &major, &minor, &start, &end) < 2 || end == 0)
-                        continue;
-                const char *type = strstr(line + end, " - ");
-                line[end] = '\0';
-                octal_decode(line + start);
-                size_t len = strlen(line + start);
-                /* Of several on one point the last is on top. */
-                if (len >= best && source_is_below(line + start, canonical)) {
-                        best = len;
-                        mount = (struct mount){.dev = (uint64_t)major << 32 | minor};
-                        if (type != NULL)
-                                snprintf(mount.type, sizeof(mount.type), "%.*s", (int)strcspn(type + 3, " "), type + 3);
-                }
-        }
-        if (f != NULL)
-                fclose(f);
-        return mount;
-}
-
 static uint64_t local_lane(const char *canonical)
 {
-        return WORK_LANE_SOURCES + find_mount(canonical).dev;
+        return WORK_LANE_SOURCES + mounts_find(canonical).dev;
 }
 
 /* ---- files of a folder ---- */
@@ -391,7 +346,7 @@ int source_inspect_root(const struct source_roots *roots, const char *path, stru
         cleanup_with(object_deinit) struct object object = {.ops = NULL};
         uint64_t range[2] = {0, 4096}, stat[5];
         *facts = (struct root_facts){.changed = source_root_changed(roots, path)};
-        snprintf(facts->file_system, sizeof(facts->file_system), "%s", find_mount(path).type);
+        snprintf(facts->file_system, sizeof(facts->file_system), "%s", mounts_find(path).type);
         int r = root_path_init(&root, roots, path, error)
                         ?: walk_folder(&(struct walk){.sample = &object}, &root, "", 0, error);
         if (r < 0 || object.ops == NULL)

@@ -50,6 +50,10 @@ static const struct {
         {"RUNAI_STREAMER_S3_ENDPOINT", "ftp://x", "warn: loads from S3 fail: RUNAI_STREAMER_S3_ENDPOINT: 'ftp://x'"},
         {"AWS_ENDPOINT_URL", "ftp://x", "warn: loads from S3 fail: AWS_ENDPOINT_URL: 'ftp://x'"},
         {"AWS_CONFIG_FILE", "/dev/null/x", "serves"},
+        {"STORAGE_EMULATOR_HOST", "ftp://x", "warn: loads from gs:// fail: STORAGE_EMULATOR_HOST: not http(s)://host"},
+        {"GOOGLE_APPLICATION_CREDENTIALS", "/dev/null/x", "serves"},
+        {"RUNAI_STREAMER_GCS_USE_ANONYMOUS_CREDENTIALS", "perhaps",
+         "warn: RUNAI_STREAMER_GCS_USE_ANONYMOUS_CREDENTIALS: 'perhaps' is not true or false: ignored"},
         {"HF_ENDPOINT", "ftp://x", "warn: loads from the Hub fail: HF_ENDPOINT: not http(s)://host"},
         {"STATE_DIRECTORY", "a:b", "warn: STATE_DIRECTORY: 'a:b' is not an absolute path: ignored"},
 };

@@ -20,7 +20,7 @@
         CALL(memfd_create, -1, ENFILE) CALL(ftruncate, -1, ENOSPC) \
         /* files */ \
         CALL(open, -1, EMFILE) CALL(openat, -1, EMFILE) CALL(fopen, 0, EMFILE) \
-        CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(__getdelim, -1, EIO) CALL(fgets, 0, EIO) \
+        CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(fgets, 0, EIO) \
         CALL(stat, -1, EIO) CALL(lstat, -1, EIO) CALL(fstat, -1, EIO) CALL(fstatat, -1, EIO) CALL(statx, -1, EIO) \
         CALL(access, -1, EIO) CALL(getcwd, 0, ENOENT) CALL(readlink, -1, EIO) \
         CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(pwritev, -1, ENOSPC) CALL(write, -1, ENOSPC) \

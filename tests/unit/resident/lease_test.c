@@ -11,9 +11,13 @@
 static struct generation *model;
 static unsigned fds_before;
 
+static struct lease_owner owner_a, owner_b; /* sessions */
+
 static void begin_leases(void)
 {
         begin();
+        lease_owner_init(&owner_a);
+        lease_owner_init(&owner_b);
         model = ready(loading_with("m", 2 * MiB));
         fds_before = process_fds(getpid());
 }
@@ -22,6 +26,7 @@ static void begin_leases(void)
 static void end_leases(void)
 {
         ck_assert_uint_eq(leases.n, 0);
+        ck_assert_uint_eq(owner_a.n + owner_b.n, 0);
         ck_assert(list_empty(&leases.processes));
         ck_assert_uint_eq(watched, unwatched);
         if (!list_empty(&resident.generations))
@@ -29,7 +34,7 @@ static void end_leases(void)
         end();
 }
 
-static struct lease *lease_of(pid_t pid, void *owner)
+static struct lease *lease_of(pid_t pid, struct lease_owner *owner)
 {
         struct process *process = process_of(pid);
         ck_assert_ptr_nonnull(process);
@@ -42,8 +47,6 @@ static bool has_memory(void)
 {
         return model->n_leases > 0;
 }
-
-static int owner_a, owner_b; /* sessions */
 
 /* ---- how a lease ends ---- */
 
@@ -73,6 +76,28 @@ TEST(an_orphan_of_one_process_outlives_the_exit_of_another)
         ck_assert(!has_memory());
 }
 
+TEST(a_lease_is_found_by_its_number_among_its_owners)
+{
+        struct lease *mine[3], *other = lease_of(200, &owner_b);
+        for (size_t i = 0; i < 3; i++)
+                mine[i] = lease_of(100, &owner_a);
+        ck_assert_uint_eq(owner_a.n, 3);
+        for (size_t i = 0; i < 3; i++) {
+                ck_assert_ptr_eq(lease_of_owner(&leases, &owner_a, mine[i]->id), mine[i]);
+                ck_assert_ptr_null(lease_of_owner(&leases, &owner_b, mine[i]->id));
+        }
+        ck_assert_ptr_null(lease_of_owner(&leases, &owner_a, other->id));
+        ck_assert_ptr_null(lease_of_owner(&leases, &owner_a, other->id + 100));
+        uint64_t ended = mine[1]->id;
+        lease_end(&leases, mine[1]);
+        ck_assert_ptr_null(lease_of_owner(&leases, &owner_a, ended));
+        ck_assert_uint_eq(owner_a.n, 2);
+        process_exited(mine[0]->process);
+        lease_abandon(&leases, mine[2]);
+        lease_abandon(&leases, mine[0]);
+        lease_end(&leases, other);
+}
+
 /* ---- reclaiming a lease ---- */
 
 TEST(an_orphan_that_is_claimed_survives_the_exit)
@@ -89,12 +114,11 @@ TEST(an_orphan_that_is_claimed_survives_the_exit)
 
 TEST(a_lease_is_claimed_before_its_old_connection_closes)
 {
-        struct list owned;
         struct lease *lease = lease_of(100, &owner_a);
-        list_init(&owned);
-        list_append(&owned, &lease->in_owner);
         lease_claim(lease, &owner_b, LEASE_REVOKED);
-        ck_assert(list_empty(&owned));
+        ck_assert(list_empty(&owner_a.held));
+        ck_assert_uint_eq(owner_a.n, 0);
+        ck_assert_uint_eq(owner_b.n, 1);
         ck_assert_int_eq(lease->state, LEASE_REVOKED);
         lease_end(&leases, lease);
 }

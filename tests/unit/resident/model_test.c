@@ -156,7 +156,7 @@ TEST(each_name_of_a_failure_that_is_not_listed_is_reported_once, .to = 2)
         struct generation *g = with_three_names();
         if (_i)
                 generation_changed(g);
-        generation_abort(g, &error);
+        generation_fail_unlisted(g, &error);
         generation_put(g);
         core_until(strstr(removals, "-") != NULL);
         ck_assert_str_eq(removals, "a b -c ");

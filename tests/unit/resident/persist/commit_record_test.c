@@ -181,7 +181,7 @@ TEST(small_pages_are_restored)
         struct generation *g = full("m");
         cleanup_close int fd = memfd_create("segment", MFD_CLOEXEC);
         must(ftruncate(fd, SEGMENT));
-        void *base = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *base = host_memfd_map(fd, SEGMENT, PROT_READ | PROT_WRITE);
         struct collapse *collapse = collapse_new(&no_huge_pages, base, fd, SEGMENT, 0);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SMALL, &(uint64_t){0}), 0);
         g->segments[0].collapse = collapse;
