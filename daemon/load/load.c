@@ -355,8 +355,9 @@ static bool is_read(const struct load *load)
         return true;
 }
 
-/* A new load takes over the requests and the names, unless it is a probe, that was done too often, or there is no memory.
- * What was read is of the old file, complete or not. Clients that attached early are notified of the failure. */
+/* A new load takes over the requests and the names, unless it is a probe, that was done too often, or there is no
+ * memory. What was read is of the old file, complete or not. Clients that attached early are notified of the failure.
+ */
 static void begin_again(struct load *load)
 {
         struct device *devices[LOAD_DEVICES];
