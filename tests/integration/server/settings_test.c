@@ -67,6 +67,19 @@ TEST(a_variable_of_another_program_does_not_prevent_the_start, EACH(variables))
         ck_assert_msg(log_wait_for(test_daemon.log, variables[_i].log), "%s", variables[_i].log);
 }
 
+/* They would be sent to nobody. */
+TEST(each_plain_web_server_whose_credentials_name_no_scheme_is_logged)
+{
+        start("http:\n  allow_plain: [plain.example]\n  hosts:\n    - {host: plain.example, token: t}\n"
+              "    - {host: 'http://127.0.0.1:8080', token: t}\n    - {host: https.example, token: t}\n"
+              "    - {host: localhost, token: t}\n");
+        ck_assert(log_wait_for(test_daemon.log, "for plain http the entry names http://plain.example"));
+        ck_assert(log_wait_for(test_daemon.log, "for plain http the entry names http://localhost"));
+        cleanup_free char *log = file_read(test_daemon.log, NULL);
+        ck_assert_ptr_null(strstr(log, "names http://127.0.0.1"));
+        ck_assert_ptr_null(strstr(log, "names http://https.example"));
+}
+
 /* ---- residency ---- */
 
 TEST(a_model_without_a_lease_is_unloaded_after_keep_alive)

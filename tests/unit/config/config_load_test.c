@@ -325,19 +325,30 @@ TEST(the_newer_name_of_a_variable_takes_precedence)
 
 /* ---- printing only ---- */
 
-/* Runs config_load with standard output in a file. */
+static char *warned; /* on standard error, by printed() */
+
+/* Runs config_load with standard output and error in files. */
 static char *printed(char **argv, int *r)
 {
-        char *path = suite_path("stdout-%d", (int)getpid());
+        static const int streams[] = {STDOUT_FILENO, STDERR_FILENO};
+        char *paths[2];
+        int saved[2];
         fflush(stdout);
-        int saved = must(dup(STDOUT_FILENO));
-        FILE *f = fopen(path, "w");
-        must(dup2(fileno(f), STDOUT_FILENO));
+        for (int i = 0; i < 2; i++) {
+                paths[i] = suite_path("stream-%d-%d", i, (int)getpid());
+                saved[i] = must(dup(streams[i]));
+                int fd = must(open(paths[i], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+                must(dup2(fd, streams[i]));
+                close(fd);
+        }
         *r = load(argv);
         fflush(stdout);
-        must(dup2(saved, STDOUT_FILENO));
-        fclose(f);
-        return file_read(path, NULL);
+        for (int i = 0; i < 2; i++) {
+                must(dup2(saved[i], streams[i]));
+                close(saved[i]);
+        }
+        warned = file_read(paths[1], NULL);
+        return file_read(paths[0], NULL);
 }
 
 TEST(help_and_version_print_and_need_nothing)
@@ -370,12 +381,15 @@ TEST(check_names_folders_that_a_start_would_not_find)
         printed((char *[]){"streamerd", "--check-config", "--device=host", "--root=/dev/null", NULL}, &r);
         ck_assert_int_eq(r, CONFIG_PRINTED);
         assert_warning("root /dev/null: no such directory: the daemon does not start without it");
+        ck_assert_str_eq(warned, "streamerd: warning: root /dev/null: no such directory: the daemon does not start "
+                                 "without it\n");
         printed((char *[]){"streamerd", "--check-config", NEEDED, "--state=/no/such/state", NULL}, &r);
         ck_assert_int_eq(r, CONFIG_PRINTED);
         assert_warning("state: /no/such/state: no such directory: pins will not survive the daemon");
         printed((char *[]){"streamerd", "--check-config", NEEDED, "--state=/", NULL}, &r);
         ck_assert_int_eq(r, CONFIG_PRINTED);
         assert_warning(NULL);
+        ck_assert_str_eq(warned, "");
 }
 
 TEST(usage_lists_every_variable)
