@@ -72,6 +72,9 @@ enum better { HIGHER, LOWER };
         X(attach_100k,                  "us",         LOWER,  300) \
         X(publish_vs_copy,              "times",      LOWER,  1.3) \
         X(publish_duration_vs_copy,     "times",      LOWER,  1.3) \
+        X(encrypted_warm_vs_cipher,     "of ceiling", HIGHER, 0.85) \
+        X(encrypted_cold_vs_plain,      "of ceiling", HIGHER, 0.95) \
+        X(encrypted_memory,             "MiB",        LOWER,  4) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 
@@ -180,6 +183,7 @@ void rows_fairness(const struct bench *b); /* a small load beside a large one */
 void rows_stores(const struct bench *b);   /* Swift, radosgw */
 void rows_attach(const struct bench *b);
 void rows_publish(const struct bench *b);
+void rows_encrypted(const struct bench *b);              /* against the cipher, and against a plain file */
 int attach_child(const char *socket, const char *model); /* the process that is measured */
 /* An HTTP proxy on loopback that delays each answer of `upstream` by `ms`; prints its port, ends with standard input.
  */

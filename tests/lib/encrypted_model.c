@@ -228,10 +228,8 @@ void encrypted_write(const struct encrypted_form *form, const struct model *m, c
         char *header =
                 header_with(m, metadata_of(form, members, form->is_unsigned ? NULL : sign(form, m, members)), &size);
         uint64_t length = htole64(size);
-        char *file = must_alloc(8 + size + m->bytes);
-        memcpy(file, &length, 8);
-        memcpy(file + 8, header, size);
-        memcpy(file + 8 + size, data, m->bytes);
-        file_write(path, file, 8 + size + m->bytes);
-        free(file);
+        FILE *out = fopen(path, "we");
+        if (out == NULL || fwrite(&length, 8, 1, out) != 1 || fwrite(header, size, 1, out) != 1 ||
+            (m->bytes > 0 && fwrite(data, m->bytes, 1, out) != 1) || fclose(out) != 0)
+                die_errno("%s", path);
 }
