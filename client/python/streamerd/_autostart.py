@@ -154,9 +154,32 @@ def _scope(variables: Mapping[str, str], seconds: float) -> list[str]:
     return [*command, f"--unit={name}"] if trial.returncode == 0 else []
 
 
+#: What a service manager gives to one service (systemd.exec(5), sd_notify(3), sd_listen_fds(3)): a daemon that a process
+#: of this service starts is not that service, and would write to its folders and speak for it.
+_OF_A_SERVICE = (
+    "CACHE_DIRECTORY",
+    "CONFIGURATION_DIRECTORY",
+    "CREDENTIALS_DIRECTORY",
+    "FDSTORE",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LOGS_DIRECTORY",
+    "MAINPID",
+    "NOTIFY_SOCKET",
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+)
+
+
 def _spawn(command: list[str], log: Path, deadline: float) -> int:
     """Starts a process that is not a child of this one, and returns its pid: a shell starts it and exits."""
-    variables = {**environment(), **_variables.get()}
+    inherited = {name: value for name, value in environment().items() if name not in _OF_A_SERVICE}
+    variables = {**inherited, **_variables.get()}
     scope = _scope(variables, min(SCOPE_SECONDS, max(0.0, deadline - time.monotonic())))
     with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         shell = subprocess.run(

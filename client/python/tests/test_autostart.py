@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,6 +144,23 @@ def test_a_daemon_that_cannot_start_says_why(file: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("STREAMERD_EXIT_IDLE", "soon")
     with pytest.raises(streamerd.UnreachableError, match=r"cannot start the daemon: .*exit.idle.*streamerd.log"):
         open_model(file)
+
+
+def test_the_daemon_is_not_the_service_that_starts_it(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        monkeypatch.setenv("STATE_DIRECTORY", str(folder))
+        monkeypatch.setenv("LISTEN_FDS", "1")
+        with open_model(file) as model:
+            assert len(model) == 4
+        (daemon,) = daemons()
+        variables = Path(f"/proc/{daemon}/environ").read_bytes().split(b"\0")
+        assert not [v for v in variables if v.startswith((b"NOTIFY_", b"STATE_", b"LISTEN_"))]
+        with pytest.raises(BlockingIOError):
+            manager.recv(1, socket.MSG_DONTWAIT)
 
 
 def test_the_daemon_reads_the_settings_of_runai(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
