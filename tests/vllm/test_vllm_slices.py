@@ -75,4 +75,4 @@ def test_the_ranks_share_one_copy(matrix, daemon):
     with streamerd.open(str(matrix), socket=daemon.socket, device="cpu"):
         [model] = [m for m in daemon.ctl("list")["models"] if m["name"] == "matrix"]
         [device] = model["devices"]
-        assert device["bytes"] <= 66 << 20
+        assert device["bytes"] <= 67 << 20  # with the manifest
