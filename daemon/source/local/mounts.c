@@ -37,7 +37,8 @@ static void octal_decode(char *text)
         char *to = text;
         for (const char *from = text; *from != '\0'; to++) {
                 bool escape = *from == '\\' && strspn(from + 1, "01234567") >= 3;
-                *to = escape ? (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) : *from;
+                int octal = escape ? (from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0') : *from;
+                *to = (char)octal;
                 from += escape ? 4 : 1;
         }
         *to = '\0';
