@@ -20,7 +20,8 @@ static struct keyring *keyring;
 
 static void read_keys(void)
 {
-        char file[64], *text = encrypted_keys(NULL), *files[] = {file};
+        cleanup_free char *text = encrypted_keys(NULL);
+        char file[64], *files[] = {file};
         struct error error;
         const struct keyring_opts opts = {.files = files, .n_files = 1, .plaintext_tensors = true};
         int fd = memfd_create("keys", MFD_CLOEXEC);

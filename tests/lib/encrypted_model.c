@@ -45,27 +45,37 @@ static EVP_PKEY *signing_key(const char *name)
         return EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, NULL, seed, sizeof(seed));
 }
 
+static void put_key(FILE *f, const char *type, const char *alg, const char *id, const char *member,
+                    const unsigned char *key, size_t size)
+{
+        cleanup_free char *text = base64(key, size);
+        fprintf(f, "%s{\"kty\":\"%s\",\"alg\":\"%s\",\"kid\":\"%s\",\"%s\":\"%s\"}", ftell(f) > 9 ? "," : "", type, alg,
+                id, member, text);
+}
+
 char *encrypted_keys(const char *which)
 {
-        char *text = format_text("{\"keys\":[");
-        const char *separator = "";
+        char *text = NULL;
+        size_t len;
+        FILE *f = open_memstream(&text, &len);
+        fputs("{\"keys\":[", f);
         for (size_t i = 0; i < sizeof(ciphers) / sizeof(ciphers[0]); i++) {
                 unsigned char key[32];
                 key_of(ciphers[i].name, key);
-                if (which != NULL && strstr(which, ciphers[i].name) == NULL)
-                        continue;
-                text = format_text("%s%s{\"kty\":\"oct\",\"alg\":\"%s\",\"kid\":\"%s\",\"k\":\"%s\"}", text, separator,
-                                   ciphers[i].name, ciphers[i].name, base64(key, (size_t)ciphers[i].key));
-                separator = ",";
+                if (which == NULL || strstr(which, ciphers[i].name) != NULL)
+                        put_key(f, "oct", ciphers[i].name, ciphers[i].name, "k", key, (size_t)ciphers[i].key);
         }
         if (which == NULL || strstr(which, "signer") != NULL) {
                 unsigned char public_key[32];
                 size_t size = sizeof(public_key);
-                EVP_PKEY_get_raw_public_key(signing_key("signer"), public_key, &size);
-                text = format_text("%s%s{\"kty\":\"okp\",\"alg\":\"ed25519\",\"kid\":\"signer\",\"x\":\"%s\"}", text,
-                                   separator, base64(public_key, size));
+                EVP_PKEY *key = signing_key("signer");
+                EVP_PKEY_get_raw_public_key(key, public_key, &size);
+                EVP_PKEY_free(key);
+                put_key(f, "okp", "ed25519", "signer", "x", public_key, size);
         }
-        return format_text("%s]}", text);
+        fputs("]}", f);
+        fclose(f);
+        return text;
 }
 
 void encrypted_keys_write(const char *path, const char *text)
