@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/encrypted_model.h"
 
+#include "proto/scope.h"
 #include "tests/lib/base.h"
 
 #include <endian.h>
