@@ -8,6 +8,7 @@
  */
 #include "daemon/crypt/encryption.h"
 #include "proto/codec.h"
+#include "proto/scope.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/lib/encrypted_model.h"
 
