@@ -133,7 +133,15 @@ static void begin(void)
         log_set_level(LOG_LEVEL_ERROR);
 }
 
-FIXTURE(.each = {begin, NULL});
+static struct renewal *renewal;
+
+/* Joins the thread that asked for credentials. */
+static void end(void)
+{
+        renewal = renewal_free(renewal);
+}
+
+FIXTURE(.each = {begin, end});
 
 static const struct {
         const char *variables[6], *account, *endpoint;
@@ -210,7 +218,6 @@ TEST(a_sources_own_settings_come_before_variables_and_these_before_defaults)
 
 /* ---- credentials ---- */
 
-static struct renewal *renewal;
 static struct credential credential;
 static struct endpoint service;
 static char seen[4096];
