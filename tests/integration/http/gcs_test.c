@@ -8,10 +8,12 @@
 #include "tests/lib/streamerctl.h"
 
 #include "daemon/base/crc32c.h"
+#include "proto/scope.h"
 
 #include <endian.h>
 #include <jansson.h>
 #include <openssl/evp.h>
+#include <pthread.h>
 
 #define OBJECTS 64
 #define PAGE 3
@@ -148,8 +150,11 @@ static void give_bytes(const struct endpoint_request *request, struct endpoint_r
         free(data);
 }
 
+/* One request after the other: each connection has a thread. */
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
+        static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+        lock_scope(&one);
         const char *bucket = "/storage/v1/b/models/o", *path = request->path;
         const char *authorization = endpoint_header(request, "Authorization");
         size_t len = strlen(bucket);
