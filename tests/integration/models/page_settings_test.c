@@ -42,9 +42,9 @@ static bool start(const char *kind, const char *more)
         char *config = suite_file("pages.yaml", format_text("devices: [{device: host, budget: 128MiB, pages: %s%s}]\n"
                                                             "roots: [%s]\n",
                                                             kind, more, suite_path("www")));
-        manager_init(&manager, suite_path("d"), 64, (const char *const[]){"--config", config, NULL});
         if (strcmp(kind, "thp") == 0 && shmem_thp_is_denied())
                 return false;
+        manager_init(&manager, suite_path("d"), 64, (const char *const[]){"--config", config, NULL});
         manager_start(&manager);
         client = client_open(&manager.d);
         return true;
