@@ -32,7 +32,7 @@ struct plan_layout {
         uint64_t page;  /* 4096: extents keep file and segment offsets congruent modulo it; 0: no in-place reads */
         uint64_t align; /* every tensor at a multiple of this, and of its own element's size */
         uint64_t granularity; /* segment sizes are multiples of this (2 MiB) */
-        uint64_t small;       /* those of up to this size, of a page; 0: none */
+        uint64_t small;       /* but a segment of at most this size is a multiple of `page`; 0: none is */
         uint64_t max_segment; /* where a new segment is begun, between tensors; 0: one segment. Raised where more than
                                  PLAN_MAX_SEGMENTS would come of it */
 };

@@ -351,7 +351,7 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
                                        .ring_bytes = reader->staging.bytes};
         for (size_t i = 0; i < READ_ENGINES; i++) {
                 const struct engine *engine = &reader->engines[i];
-                bool started = engine->alive > 0; /* those of files are, or will be as they are needed */
+                bool started = engine->alive > 0; /* threads for files start one by one, as blocks need them */
                 usage->threads += started && engine->alive < engine->base ? engine->base : engine->alive;
                 usage->stuck_threads += engine->stuck;
         }

@@ -147,7 +147,7 @@ struct engine {
         unsigned base, alive, stuck; /* threads: configured, alive, of these stuck */
         unsigned capacity;           /* tickets that one thread can hold */
         unsigned busy;               /* capacity that is taken by threads that are not stuck */
-        unsigned waiting, starting;  /* threads that wait for work, or have not looked for any yet */
+        unsigned waiting, starting;  /* threads for files that wait for work, or have not looked for any yet */
         unsigned jobs;
 };
 

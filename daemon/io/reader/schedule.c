@@ -119,7 +119,7 @@ static unsigned receiving(const struct read_job *job)
         return job->in_flight - job->copying - silent;
 }
 
-/* Threads that are not stuck, and those that are started as soon as there is a block for them. */
+/* Threads that are not stuck, and those that may still be started. */
 static unsigned usable_threads(const struct engine *engine)
 {
         unsigned n = engine->alive - engine->stuck, room = engine->base * READER_THREADS_CAP - engine->alive;
