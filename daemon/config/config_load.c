@@ -377,7 +377,7 @@ static int check_whole(struct config *config, struct error *error)
         return fit_block(config, error) ?: access_check_roots(config, error);
 }
 
-/* Whoever checks may not be allowed to look: only what is certainly missing counts. */
+/* The user who checks may lack permission to look: only folders that do not exist are reported. */
 static bool is_missing(const char *folder)
 {
         struct stat st;

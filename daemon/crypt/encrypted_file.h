@@ -63,7 +63,7 @@ struct encrypted_file {
         uint64_t chunk; /* bytes of a chunk; CHUNK_WHOLE */
         const struct decryption_key *key;
         const struct signer *signer;
-        struct encrypted_tensor *tensors; /* as those of the header */
+        struct encrypted_tensor *tensors; /* in the order of the header's tensors */
 };
 
 /* Whether the header is that of an encrypted file, and what it says. It loses the pairs of metadata that say so. *out

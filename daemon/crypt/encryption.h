@@ -11,7 +11,7 @@
 
 struct encryption {
         unsigned refs;                   /* atomic */
-        char *cipher;                    /* those of several files are separated by commas */
+        char *cipher;                    /* separated by commas if the files have several */
         char *signer;                    /* likewise */
         char *keys[ENCRYPTION_KEYS_MAX]; /* each once; more are left out */
         size_t n_keys;

@@ -159,7 +159,7 @@ static bool take_member(struct reading *r, struct json_string key, struct member
         return json_skip(j);
 }
 
-/* It is printed, and compared with those of files. */
+/* A key id, which is printed, and compared with the key ids in files. */
 static bool is_id(const char *text, size_t len)
 {
         for (size_t i = 0; i < len; i++)
@@ -208,7 +208,7 @@ static bool read_object(struct reading *r, bool is_member)
 
 /* ---- a file ---- */
 
-/* Its owner is root, or the daemon's user; nobody else can read it, nor its group write it. */
+/* A file of keys: owned by root or the daemon's user, not readable by others, not writable by its group. */
 static int open_file(const char *path, size_t *size, struct error *error)
 {
         struct stat st;

@@ -370,7 +370,7 @@ def pull_files(
         model_path: a URL (s3://, gs://, az://, hf://).
         dst: the folder; it is made if it does not exist.
         allow_pattern: names, or patterns such as "*.json", of the files that are written; None: all.
-        ignore_pattern: of those that are not.
+        ignore_pattern: names or patterns of files that are not written.
         s3_credentials: must be None: the daemon has its own.
 
     Raises:
