@@ -50,14 +50,17 @@ static const char *step(struct walk *w, uint64_t *children, bool *container)
         unsigned char b = *w->p++;
         struct tag tag = {TAG_PLAIN, 0, 0};
         uint64_t n = 0;
-        if (b >= 0x80 && b <= 0x8f)
-                tag.kind = TAG_MAP, n = b & 0x0f;
-        else if (b >= 0x90 && b <= 0x9f)
-                tag.kind = TAG_ARRAY, n = b & 0x0f;
-        else if (b >= 0xa0 && b <= 0xbf)
+        if (b >= 0x80 && b <= 0x8f) {
+                tag.kind = TAG_MAP;
+                n = b & 0x0f;
+        } else if (b >= 0x90 && b <= 0x9f) {
+                tag.kind = TAG_ARRAY;
+                n = b & 0x0f;
+        } else if (b >= 0xa0 && b <= 0xbf) {
                 n = b & 0x1f;
-        else if (b >= 0xc0 && b <= 0xdf)
+        } else if (b >= 0xc0 && b <= 0xdf) {
                 tag = tags[b - 0xc0];
+        }
         if (tag.kind == TAG_INVALID)
                 return "an invalid tag";
         if (left(w) < tag.length)

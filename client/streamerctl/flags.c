@@ -206,9 +206,14 @@ static bool matches(const char *word, const char *name, const char **value)
         size_t len = strlen(name);
         if (strncmp(word, name, len) != 0)
                 return false;
+        *value = NULL;
+        if (word[len] == '\0')
+                return true;
         bool is_long = name[1] == '-';
-        *value = word[len] == 0 ? NULL : word + len + is_long;
-        return word[len] == 0 || !is_long || word[len] == '=';
+        if (is_long && word[len] != '=')
+                return false;
+        *value = is_long ? word + len + 1 : word + len;
+        return true;
 }
 
 static const struct flag *find_in(const struct flag *flags, const char *word, const char **value)

@@ -140,6 +140,12 @@ static inline void close_p(const int *fd)
         if (*fd >= 0)
                 close(*fd);
 }
+/* Closes it, if there is one, and leaves none. */
+static inline void close_fd(int *fd)
+{
+        close_p(fd);
+        *fd = -1;
+}
 static inline int take_fd(int *fd)
 {
         int r = *fd;

@@ -22,7 +22,8 @@ struct doc {
         const char *name;
         struct config *config;
         struct error *error;
-        bool given[2][CONFIG_SETTINGS_MAX]; /* by index in `settings`: its key, and its section where it is the first */
+        bool key_given[CONFIG_SETTINGS_MAX];     /* by index in `settings` */
+        bool section_given[CONFIG_SETTINGS_MAX]; /* by that of its first setting */
 };
 
 /* "file:line: key: what" */
@@ -212,10 +213,13 @@ static int read_keys(struct doc *doc, const char *section)
                 return fail(doc, section, whole ? "must be a mapping of keys" : "takes keys of its own");
         while ((r = next_key(doc, section, key)) > 0) {
                 const struct setting *setting = strchr(text_of(doc), '.') == NULL ? find(key, '\0') : NULL;
-                const struct setting *first = setting ?: whole ? find(key, '.') : NULL;
-                bool *given = first != NULL ? &doc->given[setting == NULL][first - settings] : NULL;
-                if (given == NULL || *given)
-                        return fail(doc, key, given == NULL ? "unknown key" : "given twice");
+                const struct setting *first = setting == NULL && whole ? find(key, '.') : NULL; /* of a section */
+                if (setting == NULL && first == NULL)
+                        return fail(doc, key, "unknown key");
+                bool *given =
+                        setting != NULL ? &doc->key_given[setting - settings] : &doc->section_given[first - settings];
+                if (*given)
+                        return fail(doc, key, "given twice");
                 *given = true;
                 r = next(doc);
                 if (r == 0)

@@ -146,7 +146,7 @@ void listener_close(struct listener *listener)
             st.st_ino == listener->ino)
                 unlink(listener->path);
         listener->ino = 0;
-        close_p(&(int){take_fd(&listener->fd)});
+        close_fd(&listener->fd);
 }
 
 void listener_deinit(struct listener *listener)

@@ -96,14 +96,15 @@ static void lane_append(struct work_pool *pool, uint64_t key, struct work *work)
  * Of a pool of N threads, L for a lane (the workers: N = 16, L = 4; docs/access.md shows these figures). Work that is
  * stuck has a thread in addition to N, and so has the first work of a local lane. A limit is of works that run at once:
  *
- *   works                                    limit     workers   member of struct shares
- *   of one lane                              L         4         lane
- *   of one lane and user, if others wait     L - 1     3         user_in_lane: the last is for users who have none
- * there that read, without stuck and first ones  N - N/4   12        reading: a quarter is for the lane that does not
- * read that read, with all                      3N - N/4  44        reading_in_all remote, without stuck ones N/2 8
- * remote remote, with stuck ones                  2N        32        remote_in_all remote, of one user, with stuck
- * ones     N/4       4         user_remote; root and the daemon's own user: `remote` stuck and first ones together 2N
- * 32        additional
+ *   member           limit     workers   works
+ *   lane             L         4         of one lane
+ *   user_in_lane     L - 1     3         of one user in a lane in which others wait
+ *   reading          N - N/4   12        that read, without stuck and first ones: the rest is for the processors' lane
+ *   reading_in_all   3N - N/4  44        that read, with all of them
+ *   remote           N/2       8         remote, without stuck ones
+ *   remote_in_all    2N        32        remote, with stuck ones
+ *   user_remote      N/4       4         remote, of one user (root and the daemon's own: N/2), with stuck ones
+ *   additional       2N        32        stuck and first ones together
  */
 
 struct shares {

@@ -93,8 +93,8 @@ static bool free_pages(struct segment *segment)
         if (allocated && segment->pages == PAGES_HUGETLB)
                 sub_relaxed(&host->huge, segment->size);
         if (segment->lent)
-                close_p(&(int){take_fd(&segment->writing_fd)});
-        close_p(&(int){take_fd(&segment->fd)});
+                close_fd(&segment->writing_fd);
+        close_fd(&segment->fd);
         segment->collapse = collapse_free(segment->collapse);
         return allocated;
 }
@@ -430,7 +430,7 @@ static int host_seal(struct segment *segment, struct error *error)
                                          "way");
                 return error_errno(error, STREAMER_EOS, errno, "host: sealing %" PRIu64 " bytes", segment->size);
         }
-        close_p(&(int){take_fd(&segment->writing_fd)});
+        close_fd(&segment->writing_fd);
         void *base = host_memfd_map(segment->fd, segment->size, PROT_READ);
         if (base == MAP_FAILED)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", segment->size);

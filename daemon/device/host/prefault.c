@@ -80,6 +80,11 @@ static int memory_detach(struct prefault *prefault)
         return fd;
 }
 
+static void memory_drop(struct prefault *prefault)
+{
+        cleanup_close int fd = memory_detach(prefault);
+}
+
 static bool memory_populate(struct prefault *prefault, uint64_t at)
 {
         if (prefault->pages == PAGES_HUGETLB) /* these are zeroed at once */
@@ -104,7 +109,7 @@ static bool memory_begin(struct prefault *prefault, enum page_kind pages)
         if (opened && memory_populate(prefault, 0))
                 return true;
         int e = errno;
-        close_p(&(int){memory_detach(prefault)});
+        memory_drop(prefault);
         errno = e;
         return false;
 }
@@ -230,7 +235,7 @@ struct prefault *prefault_free(struct prefault *prefault)
         sem_post(&prefault->call);
         if (prefault->started)
                 pthread_join(prefault->thread, NULL);
-        close_p(&(int){memory_detach(prefault)});
+        memory_drop(prefault);
         sem_destroy(&prefault->call);
         pthread_mutex_destroy(&prefault->mutex);
         free(prefault);

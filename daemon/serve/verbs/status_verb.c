@@ -113,13 +113,21 @@ static void write_desired(struct writer *w, const struct desired_model *m, uint6
                           ku64("retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0)));
 }
 
+/* Rows are in the order of their lists; in a list, of falling priorities, then of sequence numbers. */
+static bool follows_last(const struct status_rows *rows, enum status_list list, unsigned priority, uint64_t sequence)
+{
+        if (list != rows->list)
+                return list > rows->list;
+        if (priority != rows->priority)
+                return priority < rows->priority;
+        return sequence > rows->sequence;
+}
+
 /* A row of this position, if it follows the last one and fits; else NULL. */
 static struct writer *begin_row(struct status_rows *rows, enum status_list list, unsigned priority, uint64_t sequence)
 {
         size_t bytes = 0;
-        bool follows = list != rows->list           ? list > rows->list
-                       : priority != rows->priority ? priority < rows->priority
-                                                    : sequence > rows->sequence;
+        bool follows = follows_last(rows, list, priority, sequence);
         for (size_t i = 0; i < STATUS_LISTS; i++)
                 bytes += rows->lists[i].w.buf.size;
         if (follows && (rows->left == 0 || bytes >= PAGE_BYTES))

@@ -191,8 +191,10 @@ static bool append_query(char **text, const char *query)
         } list[16];
         size_t n = 0;
         cleanup_free char *copy = strdup(query);
-        for (char *save, *part = copy != NULL ? strtok_r(copy, "&", &save) : NULL; part != NULL && n < ARRAY_SIZE(list);
-             part = strtok_r(NULL, "&", &save)) {
+        if (copy == NULL)
+                return false;
+        char *save, *part = strtok_r(copy, "&", &save);
+        for (; part != NULL && n < ARRAY_SIZE(list); part = strtok_r(NULL, "&", &save)) {
                 char *equals = strchr(part, '=');
                 if (equals != NULL)
                         *equals = '\0';
@@ -209,7 +211,7 @@ static bool append_query(char **text, const char *query)
                 free(*text);
                 *text = longer;
         }
-        return copy != NULL && *text != NULL;
+        return *text != NULL;
 }
 
 char *azure_string_to_sign(const struct http_request *request, const struct http_headers *headers, const char *account)
