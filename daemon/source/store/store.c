@@ -212,8 +212,12 @@ static int use_place(const struct store_ops *ops, const struct sources *sources,
 {
         for (int turn = 0;; turn++) {
                 struct store_place p;
-                int r = place_init(&p, ops, sources, source, error) ?: use(&p, what);
-                bool again = r < 0 && turn == 0 && ops->moved != NULL && ops->moved(sources, &p);
+                bool again = false;
+                int r = place_init(&p, ops, sources, source, error);
+                if (r == 0) {
+                        r = use(&p, what);
+                        again = r < 0 && turn == 0 && ops->moved != NULL && ops->moved(sources, &p);
+                }
                 place_deinit(&p);
                 if (!again)
                         return r;

@@ -324,14 +324,18 @@ static char *list_files(bool keys)
         return text;
 }
 
-/* s3://bucket/full/ and hf://org/victim are the model's folder. The Hub redirects for small files; a range that fails
- * after a redirect is silently requested again. */
+/* s3://bucket/full/ and hf://org/victim are the model's folder. The bucket is in another region than the daemon thinks.
+ * The Hub redirects for small files; a range that fails after a redirect is silently requested again. */
 static void answer_store(struct endpoint *endpoint, const struct endpoint_request *request,
                          struct endpoint_reply *reply)
 {
         const char *name = strrchr(request->path, '/') + 1;
         char *file = format_text("%s/%s", source, name);
-        if (strncmp(request->path, "/bucket/?", 9) == 0 && strstr(request->path, "prefix=full") != NULL) {
+        const char *authorization = endpoint_header(request, "Authorization");
+        if (authorization != NULL && strstr(authorization, "/here/s3/") != NULL) {
+                reply->status = 301;
+                reply->headers = format_text("x-amz-bucket-region: elsewhere-1\r\n");
+        } else if (strncmp(request->path, "/bucket/?", 9) == 0 && strstr(request->path, "prefix=full") != NULL) {
                 reply->body = format_text("<ListBucketResult><IsTruncated>false</IsTruncated>%s</ListBucketResult>",
                                           list_files(true));
         } else if (strncmp(request->path, "/api/models/org/victim/revision/main", 36) == 0) {
