@@ -53,14 +53,15 @@ const struct verb verbs[] = {
                   FLAG_PRIORITY, AT(priority)},
                  {"--drain-timeout", "DURATION", "unload the generation that it replaces by force after so long",
                   FLAG_DURATION, AT(drain_timeout_ms)},
-                 {"--dry-run", NULL, "print what would be loaded, whether it fits, and what would be evicted; its exit code",
+                 {"--dry-run", NULL, "print what would be loaded and evicted, and whether it fits; its exit code",
                   FLAG_BOOL, AT(dry_run)}),
          .waits = true,
          .summary = "Load models and wait until they are ready",
          .about = "SOURCE is a safetensors file, a directory of them, org/name[@rev] in the Hugging Face cache,\n"
                   "https://host/path, s3://bucket/prefix/, gs://bucket/prefix/, az://container/path/ or\n"
-                  "hf://org/name[@rev]. A path that exists takes precedence over a name in the cache. Without --name a model gets the last component of its source,\n"
-                  "with leading ones where another source has that name ('b/model'); only --name replaces a model.\n"
+                  "hf://org/name[@rev]. A path that exists takes precedence over a name in the cache. Without\n"
+                  "--name a model gets the last component of its source, with leading ones where another source\n"
+                  "has that name ('b/model'); only --name replaces a model.\n"
                   "Ctrl-C and --timeout (exit code 5) end the wait; the load continues. 'streamerctl cancel'\n"
                   "cancels it. A daemon that is being started is waited for, up to a second.\n"
                   "With --json progress is one object per line on standard error, once a second.\n"
@@ -87,9 +88,9 @@ const struct verb verbs[] = {
                   "  ready     all tensors are resident and checked\n"
                   "  draining  it has been unloaded or replaced, and frees its memory with its last lease\n"
                   "  cached    it was evicted from a GPU and has a copy in host memory, from which a load restores it\n"
-                  "  failed    its load failed; -o wide and 'show' have the reason, and the next load or 'unload' removes it\n"
-                  "A name has a row for each of its generations: one may serve while another loads or after it failed.\n"
-                  "GEN (-o wide) counts the loads of the daemon, not of the name.",
+                  "  failed    its load failed; -o wide and 'show' have the reason; the next load or 'unload' removes it\n"
+                  "A name has a row for each of its generations: one may serve while another loads or after it\n"
+                  "failed. GEN (-o wide) counts the loads of the daemon, not of the name.",
          .examples = "streamerctl list\n"
                      "streamerctl list --watch\n"
                      "streamerctl list -o wide\n"
@@ -109,9 +110,10 @@ const struct verb verbs[] = {
          .examples = "streamerctl explain llama-3-8b"},
         {.name = "diff", .args = "MODEL SOURCE", .min_args = 2, .max_args = 2, .run = verb_diff,
          .summary = "Show what a load of a source would change in a model",
-         .about = "Files that differ from those that the model was loaded from (device, inode, size, times; of a server:\n"
-                  "size and ETag), and tensors that are added, removed, or have another dtype or shape. Only headers are\n"
-                  "read: the other tensors of files that differ may differ, too. Requires the role 'load'.",
+         .about = "Files that differ from those that the model was loaded from (device, inode, size, times; of a\n"
+                  "server: size and ETag), and tensors that are added, removed, or have another dtype or shape.\n"
+                  "Only headers are read: the other tensors of files that differ may differ, too. Requires the\n"
+                  "role 'load'.",
          .examples = "streamerctl diff llama-3-8b /models/llama-3-8b\n"
                      "streamerctl diff llama-3-8b s3://models/llama-3-8b-v2/"},
         {.name = "status", .args = "", .print = print_status,
@@ -138,8 +140,8 @@ const struct verb verbs[] = {
                  {"--any", NULL, "until one of the models is in the state", FLAG_BOOL, AT(any)},
                  {"--for", "STATE", "ready (the default), or unloaded: no memory is left", FLAG_STR, AT(until)}),
          .summary = "Wait until models are ready or unloaded",
-         .about = "Until all are; with --any the first one is printed. A name without a model, or whose load failed, counts\n"
-                  "as unloaded; one that drains does not.\n"
+         .about = "Until all are; with --any the first one is printed. A name without a model, or whose load failed,\n"
+                  "counts as unloaded; one that drains does not.\n"
                   "Exit code 3: no such model; 1: its load failed (with --any: all failed); 5: --timeout has passed.",
          .examples = "streamerctl wait llama-3-8b --timeout 10m\n"
                      "streamerctl wait --any llama-3-8b qwen-7b\n"
@@ -177,8 +179,8 @@ const struct verb verbs[] = {
          .examples = "streamerctl unpin llama-3-8b"},
         {.name = "keep-alive", .args = "MODEL DURATION", .min_args = 2, .max_args = 2, .run = verb_keep_alive,
          .summary = "Unload a model after so long without a lease",
-         .about = "Counted from the last lease, or from now if it has none. DURATION is 30s, 5m, 2h, a number of seconds, or\n"
-                  "'default' for the daemon's residency.keep_alive. A pinned model does not expire.",
+         .about = "Counted from the last lease, or from now if it has none. DURATION is 30s, 5m, 2h, a number of\n"
+                  "seconds, or 'default' for the daemon's residency.keep_alive. A pinned model does not expire.",
          .examples = "streamerctl keep-alive llama-3-8b 30m"},
         {.name = "set-priority", .args = "MODEL N", .min_args = 2, .max_args = 2, .run = verb_set_priority,
          .summary = "Set a model's priority, also while it loads",
@@ -208,7 +210,8 @@ const struct verb verbs[] = {
          .about = "The daemon reads them with its credentials and below its roots; each may have 64 MiB. Without a\n"
                   "FILE all that the source lists are copied: files that are not hidden and hold no weights. An\n"
                   "https:// source lists nothing; name its files. A file that is not complete after http.patience +\n"
-                  "http.tries x http.stall of the configuration (3 minutes) ends with timeout. Requires the role 'load'.",
+                  "http.tries x http.stall of the configuration (3 minutes) ends with timeout.\n"
+                  "Requires the role 'load'.",
          .examples = "streamerctl fetch s3://models/llama-3-8b/ --directory llama-3-8b\n"
                      "streamerctl fetch hf://meta-llama/Llama-3.1-8B config.json tokenizer.json\n"
                      "streamerctl fetch /models/llama-3-8b --list"},
@@ -226,15 +229,15 @@ const struct verb verbs[] = {
                      "streamerctl config --json | jq '.settings[] | select(.origin != \"default\")'"},
         {.name = "reload", .args = "", .print = print_reload,
          .summary = "Reload the daemon's configuration, as SIGHUP does",
-         .about = "Limits, access, preload, roots and the log's level are applied; other keys require a restart. An invalid\n"
-                  "configuration is refused as a whole.",
+         .about = "Limits, access, preload, roots and the log's level are applied; other keys require a restart. An\n"
+                  "invalid configuration is refused as a whole.",
          .examples = "streamerctl reload"},
         {.name = "shutdown", .args = "", .run = verb_shutdown, .own = true,
          .flags = FLAGS(
                  {"--drain", NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain)}),
          .summary = "End your own daemon",
-         .about = "The daemon that the Python package starts, or one that --socket or $STREAMERD_SOCKET names; the system's\n"
-                  "daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped stays valid.\n"
+         .about = "The daemon that the Python package starts, or one that --socket or $STREAMERD_SOCKET names; the\n"
+                  "system's daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped stays valid.\n"
                   "Without --drain, waits for its end: for --timeout, or 15 seconds.\n"
                   "Requires the role 'admin', which the daemon's own user has.",
          .examples = "streamerctl shutdown\n"

@@ -29,6 +29,17 @@ TEST(help_of_a_verb_is_the_same_by_its_flag)
         ck_assert_str_eq(ctl_says(NULL, 0, "", "load", "--help", NULL), ctl_says(NULL, 0, "", "help", "load", NULL));
 }
 
+TEST(the_help_of_every_verb_fits_into_100_columns)
+{
+        char *said;
+        int status =
+                shell(&said,
+                      "ctl=%s; for verb in $($ctl --help | awk '/^  [a-z]/ {print $1}'); do $ctl $verb --help; done |"
+                      " awk 'length > 100; END {exit NR < 500}'",
+                      build_path("streamerctl"));
+        ck_assert_msg(status == 0 && *said == '\0', "%s", said);
+}
+
 /* ---- the README ---- */
 
 /* Against the header and the library of this build. */
