@@ -53,7 +53,7 @@ const struct verb verbs[] = {
                   FLAG_PRIORITY, AT(priority)},
                  {"--drain-timeout", "DURATION", "unload the generation that it replaces by force after so long",
                   FLAG_DURATION, AT(drain_timeout_ms)},
-                 {"--dry-run", NULL, "print what would be loaded and evicted, and whether it fits; its exit code",
+                 {"--dry-run", NULL, "print what would be loaded and evicted, whether it fits; its exit code",
                   FLAG_BOOL, AT(dry_run)}),
          .waits = true,
          .summary = "Load models and wait until they are ready",
@@ -88,7 +88,7 @@ const struct verb verbs[] = {
                   "  ready     all tensors are resident and checked\n"
                   "  draining  it has been unloaded or replaced, and frees its memory with its last lease\n"
                   "  cached    it was evicted from a GPU and has a copy in host memory, from which a load restores it\n"
-                  "  failed    its load failed; -o wide and 'show' have the reason; the next load or 'unload' removes it\n"
+                  "  failed    its load failed; -o wide and 'show' have why; the next load or 'unload' removes it\n"
                   "A name has a row for each of its generations: one may serve while another loads or after it\n"
                   "failed. GEN (-o wide) counts the loads of the daemon, not of the name.",
          .examples = "streamerctl list\n"
@@ -237,8 +237,8 @@ const struct verb verbs[] = {
                  {"--drain", NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain)}),
          .summary = "End your own daemon",
          .about = "The daemon that the Python package starts, or one that --socket or $STREAMERD_SOCKET names; the\n"
-                  "system's daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped stays valid.\n"
-                  "Without --drain, waits for its end: for --timeout, or 15 seconds.\n"
+                  "system's daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped\n"
+                  "stays valid. Without --drain, waits for its end: for --timeout, or 15 seconds.\n"
                   "Requires the role 'admin', which the daemon's own user has.",
          .examples = "streamerctl shutdown\n"
                      "streamerctl shutdown --drain"},
