@@ -250,6 +250,7 @@ static const struct setting s3_fields[] = {
         {F(access_key), .secret = true},
         {F(secret_key), .secret = true},
         {F(session_token), .secret = true},
+        {F(sse_c_key), .secret = true, .check = check_key_file},
         {"addressing", SETTING_WORD, SETTING_FIELD(struct s3_endpoint_opts, addressing),
          .words = setting_addressing_words},
         GIVEN_BOOL("unsigned", struct s3_endpoint_opts, is_unsigned),

@@ -7,16 +7,13 @@
 #include "daemon/base/json/json.h"
 #include "daemon/base/text/base64.h"
 #include "daemon/base/text/secret.h"
+#include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 #include "proto/require.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <strings.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
 #define FILE_MAX MiB
 #define SECRETS_SIZE ((size_t)KEYRING_KEYS_MAX * CIPHER_KEY_MAX)
@@ -208,33 +205,6 @@ static bool read_object(struct reading *r, bool is_member)
 
 /* ---- a file ---- */
 
-/* A file of keys: owned by root or the daemon's user, not readable by others, not writable by its group. */
-static int open_file(const char *path, size_t *size, struct error *error)
-{
-        struct stat st;
-        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        if (fd < 0 || fstat(fd, &st) < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "encryption.keys: %s", path);
-        if (!S_ISREG(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "encryption.keys: not a regular file (%s)", path);
-        if (st.st_uid != 0 && st.st_uid != geteuid())
-                return error_set(error, STREAMER_EFAILED,
-                                 "encryption.keys: the file belongs to uid %u, and neither to root nor to the daemon's "
-                                 "user (%s)",
-                                 (unsigned)st.st_uid, path);
-        if ((st.st_mode & (S_IRWXO | S_IWGRP)) != 0)
-                return error_set(error, STREAMER_EFAILED,
-                                 "encryption.keys: other users can read or write the file (mode %04o; chmod 400) (%s)",
-                                 (unsigned)st.st_mode & 07777, path);
-        if (st.st_size <= 0 || (uint64_t)st.st_size > FILE_MAX)
-                return error_set(error, STREAMER_EFAILED,
-                                 "encryption.keys: the file is empty, or larger than 1 MiB (%s)", path);
-        *size = (size_t)st.st_size;
-        int opened = fd;
-        fd = -1;
-        return opened;
-}
-
 static bool parse(struct reading *r, char *text, size_t size)
 {
         json_init(&r->json, text, size);
@@ -250,24 +220,11 @@ static bool parse(struct reading *r, char *text, size_t size)
 static int read_file(struct keyring *keyring, const char *setting, struct error *error)
 {
         cleanup_free char *path = NULL;
-        size_t size = 0, done = 0;
-        int r = secret_location(setting, &path, error);
-        cleanup_close int fd = r == 0 ? open_file(path, &size, error) : -1;
-        if (fd < 0)
-                return error->code;
-        char *text = secret_map(size);
-        if (text == NULL)
-                return error_no_memory(error);
-        ssize_t n = 1;
-        for (; done < size && n > 0; done += n > 0 ? (size_t)n : 0)
-                n = TEMP_FAILURE_RETRY(pread(fd, text + done, size - done, (off_t)done));
+        cleanup_with(secret_keys_deinit) struct text text = {0};
+        int r = secret_location(setting, &path, error)
+                        ?: secret_read_keys("encryption.keys", path, FILE_MAX, &text, error);
         struct reading reading = {.keyring = keyring, .error = error, .path = path};
-        if (n < 0)
-                r = error_errno(error, STREAMER_EFAILED, errno, "encryption.keys: %s", path);
-        else if (!parse(&reading, text, done)) /* of a file that became shorter it is none */
-                r = error->code;
-        secret_unmap(text, size);
-        return r;
+        return r == 0 && !parse(&reading, text.data, text.size) ? error->code : r;
 }
 
 /* ---- the keyring ---- */

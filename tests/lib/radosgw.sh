@@ -51,6 +51,7 @@ rgw dns name = s3.localhost
 rgw data = $dir/run
 rgw s3 auth use sts = true
 rgw sts key = abcdefghijklmnop
+rgw crypt require ssl = false
 END
 export CEPH_CONF=$dir/ceph.conf
 

@@ -5,7 +5,7 @@
 #
 #   bucket NAME          open NAME              put BUCKET KEY FILE
 #   many BUCKET PREFIX N    delete BUCKET KEY      session ARN SECONDS
-#   presign BUCKET KEY
+#   presign BUCKET KEY   encrypt BUCKET KEY FILE CUSTOMERS-KEY
 import json
 import sys
 
@@ -36,6 +36,9 @@ def do(verb, *args):
     elif verb == "put":
         with open(args[2], "rb") as f:
             s3.put_object(Bucket=args[0], Key=args[1], Body=f)
+    elif verb == "encrypt":  # SSE-C, with a key of 32 characters
+        with open(args[2], "rb") as f:
+            s3.put_object(Bucket=args[0], Key=args[1], Body=f, SSECustomerAlgorithm="AES256", SSECustomerKey=args[3])
     elif verb == "many":
         for i in range(int(args[2])):
             s3.put_object(Bucket=args[0], Key="%s%05d" % (args[1], i), Body=b"")

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #define SECRET_MAX (16 * KiB)
 #define FILE_PREFIX "file:"
@@ -115,6 +116,59 @@ void secret_text_deinit(struct text *text)
                 explicit_bzero(text->data, text->size);
         text_deinit(text);
 }
+
+/* ---- files of keys ---- */
+
+static int check_keys(const struct stat *st, const char *setting, const char *path, uint64_t max, struct error *error)
+{
+        char size[SIZE_TEXT];
+        if (!S_ISREG(st->st_mode))
+                return error_set(error, STREAMER_EFAILED, "%s: not a regular file (%s)", setting, path);
+        if (st->st_uid != 0 && st->st_uid != geteuid())
+                return error_set(error, STREAMER_EFAILED,
+                                 "%s: the file belongs to uid %u, and neither to root nor to the daemon's user (%s)",
+                                 setting, (unsigned)st->st_uid, path);
+        if ((st->st_mode & (S_IRWXO | S_IWGRP)) != 0)
+                return error_set(error, STREAMER_EFAILED,
+                                 "%s: other users can read or write the file (mode %04o; chmod 400) (%s)", setting,
+                                 (unsigned)st->st_mode & 07777, path);
+        if (st->st_size <= 0 || (uint64_t)st->st_size > max)
+                return error_set(error, STREAMER_EFAILED, "%s: the file is empty, or larger than %s (%s)", setting,
+                                 size_text(size, max), path);
+        return 0;
+}
+
+int secret_read_keys(const char *setting, const char *path, uint64_t max, struct text *text, struct error *error)
+{
+        struct stat st;
+        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "%s: %s", setting, path);
+        int r = check_keys(&st, setting, path, max, error);
+        if (r < 0)
+                return r;
+        struct text read = {.data = secret_map((size_t)st.st_size), .size = (size_t)st.st_size};
+        if (read.data == NULL)
+                return error_no_memory(error);
+        ssize_t n = 1;
+        for (size_t done = 0; done < read.size && n > 0; done += n > 0 ? (size_t)n : 0)
+                n = TEMP_FAILURE_RETRY(pread(fd, read.data + done, read.size - done, (off_t)done));
+        if (n < 0) { /* what became shorter ends in zeros, and is no key */
+                r = error_errno(error, STREAMER_EFAILED, errno, "%s: %s", setting, path);
+                secret_keys_deinit(&read);
+                return r;
+        }
+        *text = read;
+        return 0;
+}
+
+void secret_keys_deinit(struct text *text)
+{
+        secret_unmap(text->data, text->size);
+        *text = (struct text){0};
+}
+
+/* ---- memory ---- */
 
 void *secret_map(size_t size)
 {

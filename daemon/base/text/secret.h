@@ -25,6 +25,11 @@ bool secret_is_reference(const char *setting);
 /* The path of the file that such a setting names; malloc'd. */
 int secret_location(const char *setting, char **path, struct error *error);
 
+/* All of a file of keys into memory as secret_map() has it: the file is root's or the daemon's user's, others cannot
+ * read it, and its group cannot write it. `setting` names it in messages. STREAMER_EFAILED. */
+int secret_read_keys(const char *setting, const char *path, uint64_t max, struct text *text, struct error *error);
+void secret_keys_deinit(struct text *text); /* accepts a zeroed one */
+
 /* Zeroed memory for secrets: locked where the system allows it, left out of core dumps and of forked children. NULL: no
  * memory. */
 void *secret_map(size_t size);

@@ -25,6 +25,7 @@
 #include <strings.h>
 
 #define DIGEST 32
+#define CUSTOMER "x-amz-server-side-encryption-customer-"
 #define HEX (2 * DIGEST + 1)
 
 /* ---- the parts of a URL ---- */
@@ -86,8 +87,11 @@ static int hmac(unsigned char out[DIGEST], const void *key, size_t key_len, cons
 
 /* ---- the request ---- */
 
-/* In the order of names; a value of NULL: not sent. */
-#define SIGNED_HEADERS 6
+/* In the order of names; a value of NULL: not sent. Those that the request or `headers` have are given;
+ * those from FIRST_ADDED on are added. */
+#define SIGNED_HEADERS 9
+#define FIRST_ADDED 3
+#define ADDED 3
 
 /* `names`: of the headers that are sent, with ';' between them. Contains the token: the caller wipes it. */
 static char *canonical_request(const struct http_request *request, const struct aws_param headers[SIGNED_HEADERS],
@@ -135,24 +139,28 @@ static int sign(char out[HEX], const char *secret, const char *scope, const char
         return r;
 }
 
-static const char *own_header(const struct http_request *request, const char *name)
+static const char *given(const struct http_headers *headers, const struct http_request *request, const char *name)
 {
-        return request->headers != NULL ? http_headers_find(request->headers, name) : NULL;
+        return http_headers_find(headers, name)
+                       ?: (request->headers != NULL ? http_headers_find(request->headers, name) : NULL);
 }
 
 int aws_sign(struct http_headers *headers, const struct http_request *request, const char *region, time_t when,
              const struct credential *keys, struct error *error)
 {
         bool sts = request->body != NULL;
-        char date[32], names[128] = "", body_digest[HEX], digest[HEX], signature[HEX];
+        char date[32], names[320] = "", body_digest[HEX], digest[HEX], signature[HEX];
         cleanup_free char *host = host_header(request->url);
         const struct aws_param used[SIGNED_HEADERS] = {
-                {"content-type", own_header(request, "Content-Type")},
+                {"content-type", given(headers, request, "Content-Type")},
                 {"host", host},
-                {"x-amz-checksum-mode", own_header(request, "x-amz-checksum-mode")},
+                {"x-amz-checksum-mode", given(headers, request, "x-amz-checksum-mode")},
                 {"x-amz-content-sha256", sts ? NULL : body_digest},
                 {"x-amz-date", date},
-                {"x-amz-security-token", keys->token}};
+                {"x-amz-security-token", keys->token},
+                {CUSTOMER "algorithm", given(headers, request, CUSTOMER "algorithm")},
+                {CUSTOMER "key", given(headers, request, CUSTOMER "key")},
+                {CUSTOMER "key-md5", given(headers, request, CUSTOMER "key-MD5")}};
         struct tm tm;
         strftime(date, sizeof(date), "%Y%m%dT%H%M%SZ", gmtime_r(&when, &tm));
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
@@ -172,8 +180,7 @@ int aws_sign(struct http_headers *headers, const struct http_request *request, c
         if (value == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for a signature");
         int r = http_headers_add(headers, "Authorization", value, error);
-        /* The first three are headers of the request itself. */
-        for (size_t i = 3; r == 0 && i < SIGNED_HEADERS; i++)
+        for (size_t i = FIRST_ADDED; r == 0 && i < FIRST_ADDED + ADDED; i++)
                 if (used[i].value != NULL)
                         r = http_headers_add(headers, used[i].name, used[i].value, error);
         return r;

@@ -3,8 +3,9 @@
  * AWS Signature Version 4 in headers, for S3 requests without a body and forms of STS. Pure: the same request at the
  * same time has the same signature.
  *
- * Signed are the host, the time, the digest of the body, its type, the session token and other x-amz-* headers. Range
- * and If-Match are not: a cache between client and store may split ranges.
+ * Signed are the host, the time, the digest of the body, its type, the session token and other x-amz-* headers (of
+ * which a store that is S3 refuses those that are not). Range and If-Match are not: a cache between client and store
+ * may split ranges.
  */
 #pragma once
 

@@ -11,6 +11,7 @@
 #include "daemon/base/util.h"
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/sigv4.h"
+#include "daemon/source/s3/customer_key.h"
 #include "daemon/source/store/fault.h"
 #include "daemon/source/store/store.h"
 
@@ -107,6 +108,7 @@ static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_
 {
         const char *profile = filled(own->profile) ?: filled(defaults->profile);
         endpoint->source = own->source;
+        endpoint->sse_c_key = filled(own->sse_c_key);
         int r = own->variable == NULL ? set_url(endpoint, filled(own->endpoint), SETTING, error) : 0;
         if (r < 0)
                 return r;
@@ -237,17 +239,25 @@ struct s3_auth {
         struct http_access http;
         struct s3_endpoints *endpoints;
         const struct s3_endpoint *endpoint;
+        struct customer_key *key; /* NULL: none */
         char bucket[S3_BUCKET], region[S3_REGION];
 };
+
+/* A list has a query, and takes no customer's key. */
+static bool sends_key(const struct s3_auth *a, const struct http_request *request)
+{
+        return a->key != NULL && strchr(request->url, '?') == NULL;
+}
 
 static int authorize(struct http_access *access, const struct http_request *request, struct http_headers *more,
                      struct error *error)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         cleanup_with(credential_deinit) struct credential keys = {.access = NULL};
-        if (a->endpoint->credentials == NULL)
-                return HTTP_AUTHORIZED;
-        int r = renewal_get(a->endpoint->credentials, &keys, error);
+        int r = sends_key(a, request) ? customer_key_add(a->key, more, error) : 0;
+        if (r < 0 || a->endpoint->credentials == NULL)
+                return r < 0 ? r : HTTP_AUTHORIZED;
+        r = renewal_get(a->endpoint->credentials, &keys, error);
         if (r != RENEWAL_READY)
                 return r == RENEWAL_LATER ? HTTP_AUTHORIZED_LATER : r;
         more->credentials = keys.number;
@@ -309,17 +319,30 @@ static bool set_clock(struct s3_auth *a, const struct http_answer *answer, const
         return true;
 }
 
+/* What customers' keys have to do with a refusal. S3 answers 403 to another key than the object's, and 400 where only
+ * one of request and object has a key. */
+static void explain_key(const struct s3_auth *a, const struct http_request *request, int status,
+                        const struct store_fault *fault, char *text, size_t size)
+{
+        if ((status == 400 || status == 403) && sends_key(a, request))
+                snprintf(text, size, "the object may have another key than that of sse_c_key (%s), or none: ",
+                         a->endpoint->sse_c_key);
+        else if (status == 400 && strcasestr(fault->message, "server side encryption") != NULL)
+                snprintf(text, size, "the object is encrypted with a customer's key (sse_c_key of s3.sources): ");
+}
+
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         struct store_fault fault;
-        char before[160] = "";
+        char before[400] = "";
         int status = answer->status;
         read_fault(&fault, answer);
         bool moved = note_move(a, status, &fault);
         bool again = !moved && (keys_expired(a, answer, &fault) || set_clock(a, answer, &fault) ||
                                 strcmp(fault.code, "RequestTimeout") == 0);
+        explain_key(a, request, status, &fault, before, sizeof(before));
         if (moved)
                 snprintf(before, sizeof(before), "the bucket is in region %s, not in %s: ", fault.region, a->region);
         int code = moved ? STREAMER_EFAILED : store_fault_code(status);
@@ -329,20 +352,31 @@ static int refused(struct http_access *access, const struct http_request *reques
 
 static void access_free(struct http_access *access)
 {
-        free(container_of(access, struct s3_auth, http));
+        struct s3_auth *a = container_of(access, struct s3_auth, http);
+        customer_key_free(a->key);
+        free(a);
 }
 
-struct http_access *s3_auth_new(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
-                                const char *region)
+int s3_auth_new(struct http_access **access, struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint,
+                const char *bucket, const char *region, const char *base, struct error *error)
 {
         static const struct http_access_ops ops = {.authorize = authorize, .refused = refused, .free = access_free};
-        struct s3_auth *a = calloc(1, sizeof(*a));
-        if (a == NULL)
-                return NULL;
+        struct customer_key *key = NULL;
+        if (endpoint->sse_c_key != NULL && !customer_key_may_go(base))
+                return error_set(error, STREAMER_EPERM, "sse_c_key is sent by https alone, and to this machine (%s)",
+                                 endpoint->source);
+        int r = endpoint->sse_c_key != NULL ? customer_key_read(&key, endpoint->sse_c_key, error) : 0;
+        struct s3_auth *a = r == 0 ? calloc(1, sizeof(*a)) : NULL;
+        if (a == NULL) {
+                customer_key_free(key);
+                return r < 0 ? r : error_no_memory(error);
+        }
         *a = (struct s3_auth){.http = {.ops = &ops, .refs = 1, .ca = endpoint->ca, .no_redirects = true},
                               .endpoints = endpoints,
-                              .endpoint = endpoint};
+                              .endpoint = endpoint,
+                              .key = key};
         snprintf(a->bucket, sizeof(a->bucket), "%s", bucket);
         snprintf(a->region, sizeof(a->region), "%s", region);
-        return &a->http;
+        *access = &a->http;
+        return 0;
 }

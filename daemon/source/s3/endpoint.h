@@ -19,6 +19,7 @@ struct s3_endpoint_opts {
         char *endpoint, *region, *ca, *profile;
         const char *variable; /* of another program that the endpoint is from; NULL: it is a setting */
         char *access_key, *secret_key, *session_token;
+        char *sse_c_key;               /* of a source: the key of its objects (customer_key.h); never a value */
         enum s3_addressing addressing; /* auto: path style where an endpoint is named, else virtual host */
         bool is_unsigned;
         bool is_signed; /* of a source: signed, even if requests for other sources are not */
@@ -30,6 +31,7 @@ struct s3_endpoint {
         char region[S3_REGION]; /* "": not configured */
         enum s3_addressing addressing;
         struct renewal *credentials; /* NULL: unsigned */
+        const char *sse_c_key;       /* NULL: none; borrowed */
         struct error fault;          /* in variables and files of other programs: the endpoint is not usable */
 };
 
@@ -53,7 +55,8 @@ void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_end
 int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, const char *region, char **base,
                      struct error *error);
 
-/* Signs each request to one bucket in a region, turns refusals into messages, and stores the region that one names. The
- * endpoints must outlive it. NULL: no memory. */
-struct http_access *s3_auth_new(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
-                                const char *region);
+/* Signs each request to one bucket in a region, adds the customer's key to those for objects, turns refusals into
+ * messages, and stores the region that one names. `base` is s3_endpoint_base()'s. The endpoints must outlive it. May
+ * block: reads the key. STREAMER_EFAILED: it cannot be read; STREAMER_EPERM: it may not be sent there. */
+int s3_auth_new(struct http_access **access, struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint,
+                const char *bucket, const char *region, const char *base, struct error *error);

@@ -49,12 +49,12 @@ static int enter(const struct sources *sources, struct store_place *p)
         const struct s3_endpoint *endpoint = s3_endpoints_find(sources->s3, p->dir.source);
         cleanup_free char *encoded = http_url_encode(p->prefix, "/");
         s3_endpoints_get_region(sources->s3, endpoint, p->bucket, p->at);
-        int r = s3_endpoint_base(endpoint, p->bucket, p->at, &p->base, p->error);
+        int r = s3_endpoint_base(endpoint, p->bucket, p->at, &p->base, p->error)
+                        ?: s3_auth_new(&p->dir.access, sources->s3, endpoint, p->bucket, p->at, p->base, p->error);
         if (r < 0)
                 return r;
-        p->dir.access = s3_auth_new(sources->s3, endpoint, p->bucket, p->at);
         p->dir.url = encoded != NULL ? format_new("%s/%s", p->base, encoded) : NULL;
-        return p->dir.access != NULL && p->dir.url != NULL ? 0 : error_no_memory(p->error);
+        return p->dir.url != NULL ? 0 : error_no_memory(p->error);
 }
 
 static bool moved(const struct sources *sources, const struct store_place *p)

@@ -64,8 +64,11 @@ static char *settings(void)
                            "    - {source: 's3://public', endpoint: '%s', unsigned: true}\n"
                            "    - {source: 's3://models/unsigned/', endpoint: '%s', unsigned: true}\n"
                            "    - {source: 's3://models/role/', endpoint: '%s', profile: reader}\n"
-                           "    - {source: 's3://models/other-role/', endpoint: '%s', profile: stranger}\n",
-                           proxy.url, store.url, store.url, store.url, store.url, store.url, store.url);
+                           "    - {source: 's3://models/other-role/', endpoint: '%s', profile: stranger}\n"
+                           "    - {source: 's3://models/customer/', endpoint: '%s', access_key: TESTACCESS,\n"
+                           "       secret_key: testsecret, sse_c_key: 'file:%s'}\n",
+                           proxy.url, store.url, store.url, store.url, store.url, store.url, store.url, store.url,
+                           suite_path("customers-key"));
 }
 
 /* No default profile, so the chain continues with the container. */
@@ -117,6 +120,35 @@ static const char *no_radosgw(void)
 }
 
 FIXTURE(.all = {begin, end}, .each = {fixture_connect, fixture_disconnect}, .unavailable = no_radosgw);
+
+/* ---- customers' keys (SSE-C) ---- */
+
+#define CUSTOMERS_KEY "0123456789abcdef0123456789abcdef"
+
+static void write_customers_key(const char *key)
+{
+        char *path = suite_path("customers-key");
+        unlink(path);
+        file_write(path, key, strlen(key));
+        must(chmod(path, 0400));
+}
+
+TEST(an_object_with_a_customers_key_is_read_with_it_alone)
+{
+        char *path = suite_path("upload");
+        model = model_mixed(8, 6 << 20);
+        model_write(model, path);
+        s3_store_do(&store, "encrypt\tmodels\tcustomer/model.safetensors\t%s\t%s", path, CUSTOMERS_KEY);
+        s3_store_do(&store, "encrypt\tmodels\town/customer/model.safetensors\t%s\t%s", path, CUSTOMERS_KEY);
+        write_customers_key(CUSTOMERS_KEY);
+        load_equals("s3://models/customer/", "customer", model);
+        write_customers_key("another key of 32 bytes, not it.");
+        client_load_fails(client, "s3://models/customer/", "fails", STREAMER_EPERM,
+                          "the object may have another key than that of sse_c_key");
+        assert_fails("s3://models/own/customer/", STREAMER_EFAILED, "the store answers 400 InvalidRequest");
+}
+
+/* ---- sessions and roles ---- */
 
 /* The session's token is signed with each request, and its role may read. */
 TEST(a_session_of_sts)

@@ -75,7 +75,7 @@ TEST(no_file_is_no_key)
 static const struct {
         const char *text, *why;
 } wrong[] = {
-        {"", "the file is empty, or larger than 1 MiB"},
+        {"", "the file is empty, or larger than 1.0 MiB"},
         {"[]", "it is not JSON of a key or a set of keys"},
         {"{\"keys\":[]", "it is not JSON of a key or a set of keys"},
         {"{\"keys\":{}}", "it is not JSON of a key or a set of keys"},

@@ -23,20 +23,22 @@ static const struct row {
         const char *method, *url, *token;
         bool checksum;
         const char *form;
+        bool customer; /* with a customer's key */
 } rows[] = {
-        {"GET", "http://examplebucket.s3.amazonaws.com/test.txt", "", false, ""},
+        {"GET", "http://examplebucket.s3.amazonaws.com/test.txt", "", false, "", false},
         {"GET", "https://s3.eu-west-3.amazonaws.com/b?encoding-type=url&list-type=2&prefix=a%2F%2Fb%20c%2F", TOKEN,
-         false, ""},
-        {"GET", "http://localhost:7480/b/k?continuation-token=1%2F%2B%3D%3D&list-type=2", "", true, ""},
-        {"GET", "https://minio.example:443/b/k", "", false, ""},
-        {"GET", "http://minio.example:80/b/k", "", false, ""},
-        {"GET", "https://minio.example:80/b/k", "", false, ""},
-        {"GET", "http://minio.example:443/", "", false, ""},
-        {"GET", "https://[::1]:443/b", "", false, ""},
-        {"GET", "https://minio.example/b:443", "", false, ""},
-        {"GET", "HTTPS://minio.example:443/?x=1", "", false, ""},
-        {"POST", "https://sts.eu-west-3.amazonaws.com/", "", false, FORM},
-        {"POST", "http://127.0.0.1:8080", TOKEN, false, FORM},
+         false, "", false},
+        {"GET", "http://localhost:7480/b/k?continuation-token=1%2F%2B%3D%3D&list-type=2", "", true, "", false},
+        {"GET", "https://minio.example:443/b/k", "", false, "", true},
+        {"HEAD", "https://minio.example/b/k", TOKEN, true, "", true},
+        {"GET", "http://minio.example:80/b/k", "", false, "", false},
+        {"GET", "https://minio.example:80/b/k", "", false, "", false},
+        {"GET", "http://minio.example:443/", "", false, "", false},
+        {"GET", "https://[::1]:443/b", "", false, "", false},
+        {"GET", "https://minio.example/b:443", "", false, "", false},
+        {"GET", "HTTPS://minio.example:443/?x=1", "", false, "", false},
+        {"POST", "https://sts.eu-west-3.amazonaws.com/", "", false, FORM, false},
+        {"POST", "http://127.0.0.1:8080", TOKEN, false, FORM, false},
 };
 
 /* Keys with every ASCII byte and other characters. */
@@ -55,13 +57,24 @@ static struct row row_of(unsigned i)
         if (i < ARRAY_SIZE(rows))
                 return rows[i];
         char *path = http_url_encode(format_text("/bucket/%s", odd_key(i)), "/");
-        return (struct row){i % 2 ? "GET" : "HEAD", format_text("http://127.0.0.1:8080%s", path), i % 5 ? "" : TOKEN,
-                            i % 7 == 0, ""};
+        return (struct row){i % 2 ? "GET" : "HEAD",
+                            format_text("http://127.0.0.1:8080%s", path),
+                            i % 5 ? "" : TOKEN,
+                            i % 7 == 0,
+                            "",
+                            i % 3 == 0};
 }
 
 static const char *region_of(unsigned i)
 {
         return i % 3 ? "us-east-1" : "eu-west-3";
+}
+
+static void add_customers_key(struct http_headers *headers)
+{
+        http_headers_add(headers, "x-amz-server-side-encryption-customer-algorithm", "AES256", NULL);
+        http_headers_add(headers, "x-amz-server-side-encryption-customer-key", "a2V5", NULL);
+        http_headers_add(headers, "x-amz-server-side-encryption-customer-key-MD5", "bWQ1", NULL);
 }
 
 /* At botocore's time. */
@@ -71,7 +84,7 @@ static void assert_signs(char *answer, unsigned i)
         char *date = strtok(answer, "\t"), *expected = strtok(NULL, "\n");
         const char *token = filled(row.token), *form = filled(row.form);
         const struct credential keys = {.access = ACCESS, .secret = SECRET, .token = (char *)(uintptr_t)token};
-        struct http_headers headers = {.n = 0};
+        struct http_headers headers = {.n = 0}, added = {.n = 0};
         const struct http_request request = {.method = row.method,
                                              .url = row.url,
                                              .headers = &headers,
@@ -81,9 +94,11 @@ static void assert_signs(char *answer, unsigned i)
                 http_headers_add(&headers, "Content-Type", "application/x-www-form-urlencoded", NULL);
         if (row.checksum)
                 http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", NULL);
+        if (row.customer)
+                add_customers_key(i % 2 == 0 ? &headers : &added);
         struct tm tm = {0};
         ck_assert_ptr_nonnull(strptime(date, "%Y%m%dT%H%M%SZ", &tm));
-        out = (struct http_headers){.n = 0};
+        out = added;
         ck_assert_int_eq(aws_sign(&out, &request, region_of(i), timegm(&tm), &keys, &error), 0);
         ck_assert_msg(strcmp(http_headers_find(&out, "Authorization"), expected) == 0, "%s: %s, not %s", row.url,
                       http_headers_find(&out, "Authorization"), expected);
@@ -101,8 +116,8 @@ TEST(a_signature_is_botocores)
         FILE *f = fopen(script, "w");
         for (unsigned i = 0; i < ARRAY_SIZE(rows) + KEYS; i++) {
                 const struct row row = row_of(i);
-                fprintf(f, "%s\t%s\t%s\t%s\t%u\t%s\n", row.method, row.url, region_of(i), row.token, row.checksum,
-                        row.form);
+                fprintf(f, "%s\t%s\t%s\t%s\t%u\t%s\t%u\n", row.method, row.url, region_of(i), row.token, row.checksum,
+                        row.form, row.customer);
         }
         fclose(f);
         FILE *answers = popen(format_text("python3 tests/lib/sigv4.py <%s", script), "r");

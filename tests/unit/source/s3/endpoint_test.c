@@ -151,7 +151,8 @@ static void learn(const struct s3_endpoint *endpoint, const char *bucket, const 
 {
         const struct http_request request = {.url = "https://host/key", .shown = "key"};
         struct http_answer answer = {.status = 301};
-        struct http_access *access = s3_auth_new(endpoints, endpoint, bucket, "assumed");
+        struct http_access *access;
+        ck_assert_int_eq(s3_auth_new(&access, endpoints, endpoint, bucket, "assumed", "https://host", &error), 0);
         ck_assert(http_headers_append(&answer.headers, format_text("x-amz-bucket-region: %s", region)));
         ck_assert_int_eq(access->ops->refused(access, &request, &answer, &error), STREAMER_EFAILED);
         http_access_unref(access);

@@ -7,6 +7,8 @@
 #include "daemon/base/log/log.h"
 #include "daemon/source/s3/endpoint.h"
 
+#include <openssl/evp.h>
+
 static struct renewal *credentials;
 static struct s3_endpoint site;
 static struct s3_endpoints *endpoints;
@@ -31,7 +33,7 @@ static void begin(void)
         ck_assert_int_eq(
                 s3_endpoints_new(&endpoints, &(struct s3_endpoint_opts){.is_unsigned = true}, NULL, 0, NULL, &error),
                 0);
-        access_ = s3_auth_new(endpoints, &site, "b", "here");
+        ck_assert_int_eq(s3_auth_new(&access_, endpoints, &site, "b", "here", "https://b.host", &error), 0);
 }
 
 static void end(void)
@@ -156,4 +158,123 @@ TEST(an_error_reports_status_code_request_id_and_credentials, EACH(words))
 {
         FAILS_SAYING(error, answered(signed_by("K1"), words[_i].status, words[_i].body), words[_i].code,
                      format_text("%scredentials from settings)", words[_i].words));
+}
+
+/* ---- customers' keys ---- */
+
+#define KEY "0123456789abcdef0123456789abcdef"
+#define KEY_BASE64 "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+#define KEY_MD5 "hRasmdxgYDKV3nvbahU1MA=="
+
+static char *key_file(const void *bytes, size_t size, mode_t mode)
+{
+        char *path = suite_path("sse-%d", (int)getpid());
+        file_write(path, bytes, size);
+        must(chmod(path, mode));
+        site.sse_c_key = format_text("file:%s", path);
+        return path;
+}
+
+static int make_access(const char *base)
+{
+        access_ = http_access_unref(access_);
+        return s3_auth_new(&access_, endpoints, &site, "b", "here", base, &error);
+}
+
+static struct http_headers authorized(const char *url)
+{
+        struct http_headers headers = {.n = 0};
+        struct http_request sent = request;
+        sent.url = url;
+        int r;
+        while ((r = access_->ops->authorize(access_, &sent, &headers, &error)) == 1)
+                usleep(1000); /* the pause between two questions, no more */
+        ck_assert_msg(r == 0, "%s", error.text);
+        return headers;
+}
+
+static const struct {
+        const char *bytes;
+} key_forms[] = {{KEY}, {KEY_BASE64}, {KEY_BASE64 "\n"}, {"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY\r\n"}};
+
+TEST(a_customers_key_goes_with_each_request_for_an_object, EACH(key_forms))
+{
+        key_file(key_forms[_i].bytes, strlen(key_forms[_i].bytes), 0400);
+        ck_assert_msg(make_access("https://b.host") == 0, "%s", error.text);
+        struct http_headers headers = authorized("https://b.host/key");
+        ck_assert_str_eq(http_headers_find(&headers, "x-amz-server-side-encryption-customer-algorithm"), "AES256");
+        ck_assert_str_eq(http_headers_find(&headers, "x-amz-server-side-encryption-customer-key"), KEY_BASE64);
+        ck_assert_str_eq(http_headers_find(&headers, "x-amz-server-side-encryption-customer-key-MD5"), KEY_MD5);
+        /* S3 refuses headers of its own that are not signed. */
+        ck_assert_ptr_nonnull(strstr(http_headers_find(&headers, "Authorization"),
+                                     ";x-amz-date;x-amz-server-side-encryption-customer-algorithm;x-amz-server-side-"
+                                     "encryption-customer-key;x-amz-server-side-encryption-customer-key-md5,"));
+        headers = authorized("https://b.host/?list-type=2");
+        ck_assert_ptr_null(http_headers_find(&headers, "x-amz-server-side-encryption-customer-key"));
+        ck_assert_ptr_null(strstr(http_headers_find(&headers, "Authorization"), "customer"));
+}
+
+TEST(a_customers_key_goes_with_unsigned_requests)
+{
+        key_file(KEY, strlen(KEY), 0400);
+        site.credentials = NULL;
+        ck_assert_int_eq(make_access("http://127.0.0.1:1/b"), 0);
+        struct http_headers headers = authorized("http://127.0.0.1:1/b/key");
+        ck_assert_str_eq(http_headers_find(&headers, "x-amz-server-side-encryption-customer-key"), KEY_BASE64);
+        ck_assert_ptr_null(http_headers_find(&headers, "Authorization"));
+}
+
+static const struct {
+        const char *bytes;
+        mode_t mode;
+        const char *base, *words;
+        int code;
+} wrong_keys[] = {
+        {KEY "\n", 0400, "https://h", "sse_c_key: neither 32 bytes nor these in base64: a key of AES256 (",
+         STREAMER_EFAILED},
+        {"AAAA", 0400, "https://h", "sse_c_key: neither 32 bytes nor these in base64", STREAMER_EFAILED},
+        {"", 0400, "https://h", "sse_c_key: the file is empty, or larger than 1.0 KiB (", STREAMER_EFAILED},
+        {KEY, 0444, "https://h", "sse_c_key: other users can read or write the file (mode 0444; chmod 400) (",
+         STREAMER_EFAILED},
+        {KEY, 0400, "http://h:80", "sse_c_key is sent by https alone, and to this machine (", STREAMER_EPERM},
+};
+
+TEST(a_customers_key_that_cannot_be_used_is_refused, EACH(wrong_keys))
+{
+        key_file(wrong_keys[_i].bytes, strlen(wrong_keys[_i].bytes), wrong_keys[_i].mode);
+        site.source = "s3://b";
+        FAILS_WITH(error, make_access(wrong_keys[_i].base), wrong_keys[_i].code, wrong_keys[_i].words);
+        ck_assert_ptr_null(strstr(error.text, "0123456789"));
+}
+
+TEST(a_customers_key_needs_md5)
+{
+        key_file(KEY, strlen(KEY), 0400);
+        ck_assert_int_eq(EVP_set_default_properties(NULL, "fips=yes"), 1);
+        FAILS_SAYING(error, make_access("https://h"), STREAMER_EFAILED,
+                     "sse_c_key: OpenSSL does not compute MD5, which S3 takes");
+}
+
+TEST(a_missing_customers_key_is_named)
+{
+        site.sse_c_key = "file:/nowhere/key";
+        FAILS_WITH(error, make_access("https://h"), STREAMER_EFAILED, "sse_c_key: /nowhere/key");
+}
+
+TEST(a_refusal_says_what_customers_keys_may_have_to_do_with_it)
+{
+        char *path = key_file(KEY, strlen(KEY), 0400);
+        ck_assert_int_eq(make_access("https://b.host"), 0);
+        FAILS_SAYING(error, refused(0, 403, "AccessDenied"), STREAMER_EPERM,
+                     format_text("the object may have another key than that of sse_c_key (file:%s), or none: the store "
+                                 "answers 403 AccessDenied (s3://b/key, request R1, no credentials)",
+                                 path));
+        site.sse_c_key = NULL;
+        ck_assert_int_eq(make_access("https://b.host"), 0);
+        FAILS_WITH(error,
+                   answered(0, 400,
+                            "<Code>InvalidRequest</Code><Message>The object was stored using a form of Server Side "
+                            "Encryption.</Message>"),
+                   STREAMER_EFAILED,
+                   "the object is encrypted with a customer's key (sse_c_key of s3.sources): the store answers 400");
 }
