@@ -14,6 +14,7 @@
 #include "daemon/base/thread/threads.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/setting.h"
+#include "daemon/crypt/key_memory.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/http_object.h"
@@ -478,6 +479,7 @@ int main(int argc, char **argv)
         static struct daemon d;
         struct error error = {0};
         prepare_process();
+        key_memory_init();
         int r = config_load(&d.config, argc, argv, &error);
         if (r < 0) {
                 fprintf(stderr, "streamerd: %s\n", error.text);

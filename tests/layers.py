@@ -33,6 +33,7 @@ daemon/base/log
 daemon/base/thread
 daemon/base/sys
 daemon/base/fallback
+daemon/crypt/key_memory
 daemon/crypt/cipher
 daemon/crypt/keyring
 daemon/crypt

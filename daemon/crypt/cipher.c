@@ -2,9 +2,11 @@
 #include "daemon/crypt/cipher.h"
 
 #include "daemon/base/util.h"
+#include "daemon/crypt/key_memory.h"
 #include "proto/require.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <string.h>
 
 /* Lengths are ints. */
@@ -63,13 +65,32 @@ static int failed(struct error *error)
         return error_set(error, STREAMER_EFAILED, "OpenSSL could not decrypt");
 }
 
+/* OpenSSL looks up each once, and has then allocated what stays: the memory for keys is for contexts alone. */
+static pthread_once_t fetched_once = PTHREAD_ONCE_INIT;
+static EVP_CIPHER *fetched[CIPHER_KINDS]; /* NULL: OpenSSL finds it by itself */
+
+static void fetch(void)
+{
+        for (int i = 0; i < CIPHER_KINDS; i++)
+                fetched[i] = EVP_CIPHER_fetch(NULL, EVP_CIPHER_get0_name(kinds[i].evp()), NULL);
+}
+
+static const EVP_CIPHER *cipher_of(enum cipher_kind kind)
+{
+        pthread_once(&fetched_once, fetch);
+        return fetched[kind] ?: kinds[kind].evp();
+}
+
 int cipher_begin(struct cipher *cipher, enum cipher_kind kind, const unsigned char *key, const unsigned char *nonce,
                  struct error *error)
 {
         require(key != NULL || cipher->context != NULL);
-        if (cipher->context == NULL && (cipher->context = EVP_CIPHER_CTX_new()) == NULL)
-                return failed(error);
-        int r = EVP_DecryptInit_ex(cipher->context, key != NULL ? kinds[kind].evp() : NULL, NULL, key, nonce);
+        const EVP_CIPHER *evp = key != NULL ? cipher_of(kind) : NULL;
+        key_memory_begin();
+        if (cipher->context == NULL)
+                cipher->context = EVP_CIPHER_CTX_new();
+        int r = cipher->context != NULL ? EVP_DecryptInit_ex(cipher->context, evp, NULL, key, nonce) : 0;
+        key_memory_end();
         return r == 1 ? 0 : failed(error);
 }
 

@@ -7,6 +7,7 @@
 
 #include "daemon/base/text/base64.h"
 #include "daemon/base/util.h"
+#include "daemon/crypt/key_memory.h"
 #include "proto/require.h"
 
 #include <endian.h>
@@ -387,11 +388,19 @@ static const unsigned char *bytes_at(const struct encrypted_file *file, uint32_t
         return (const unsigned char *)file->text + at;
 }
 
-/* 0, CIPHER_WRONG_TAG, or STREAMER_EFAILED. The caller wipes the data key. */
-static int open_key(const struct encrypted_file *file, const struct encrypted_tensor *e,
-                    unsigned char key[CIPHER_KEY_MAX], struct error *error)
+static void free_key(unsigned char **key)
 {
-        return cipher_open(file->kind, file->key->secret, bytes_at(file, e->key_nonce), key,
+        key_memory_free(*key, CIPHER_KEY_MAX);
+}
+
+/* The data key, for free_key(). 0, CIPHER_WRONG_TAG, STREAMER_EFAILED or STREAMER_ENOMEM. */
+static int open_key(const struct encrypted_file *file, const struct encrypted_tensor *e, unsigned char **key,
+                    struct error *error)
+{
+        *key = key_memory_alloc(CIPHER_KEY_MAX);
+        if (*key == NULL)
+                return error_no_memory(error);
+        return cipher_open(file->kind, file->key->secret, bytes_at(file, e->key_nonce), *key,
                            bytes_at(file, e->wrapped_key), cipher_key_size(file->kind), bytes_at(file, e->key_tag),
                            error);
 }
@@ -402,7 +411,7 @@ static bool check_tensor(struct header_reading *r, size_t index)
         const struct encrypted_file *file = r->file;
         const struct encrypted_tensor *e = &file->tensors[index];
         uint64_t bytes = bytes_of(r, index), chunks = chunks_of(file, bytes);
-        unsigned char key[CIPHER_KEY_MAX];
+        cleanup_with(free_key) unsigned char *key = NULL;
         char quoted[NAME_QUOTE];
         if (e->wrapped_key == 0)
                 return r->keyring->plaintext_tensors ||
@@ -421,7 +430,7 @@ static bool check_tensor(struct header_reading *r, size_t index)
                                       "tensor '%s': the counter in its base_iv overflows within its %" PRIu64 " chunks",
                                       tensor_name(r, index, quoted), chunks);
         }
-        int rc = open_key(file, e, key, r->error);
+        int rc = open_key(file, e, &key, r->error);
         if (rc == CIPHER_WRONG_TAG)
                 refuse(r,
                        "tensor '%s': its key does not open with key '%s': another one has this id, or the file is "
@@ -434,7 +443,6 @@ static bool check_tensor(struct header_reading *r, size_t index)
                         refuse(r, "tensor '%s': it does not match its tag: the file is damaged, or was changed",
                                tensor_name(r, index, quoted));
         }
-        explicit_bzero(key, sizeof(key));
         return rc == 0;
 }
 
@@ -521,17 +529,17 @@ int chunk_begin(struct chunk *chunk, const struct encrypted_file *file, uint32_t
                 struct error *error)
 {
         const struct encrypted_tensor *e = &file->tensors[tensor];
-        unsigned char key[CIPHER_KEY_MAX], nonce[CIPHER_NONCE];
+        cleanup_with(free_key) unsigned char *key = NULL;
+        unsigned char nonce[CIPHER_NONCE];
         bool keyed = chunk->keyed == file && chunk->tensor == tensor;
         require(chunk->file == NULL && at < bytes && e->wrapped_key != 0 && e->tags != 0);
         require(at % file->chunk == 0);
         uint64_t number = at / file->chunk;
         chunk_nonce(file, e, number, nonce);
-        int r = keyed ? 0 : open_key(file, e, key, error);
+        int r = keyed ? 0 : open_key(file, e, &key, error);
         if (r == CIPHER_WRONG_TAG) /* it did, when the header was read */
                 r = error_set(error, STREAMER_EFAILED, "OpenSSL could not decrypt");
-        r = r ?: cipher_begin(&chunk->cipher, file->kind, keyed ? NULL : key, nonce, error);
-        explicit_bzero(key, sizeof(key));
+        r = r ?: cipher_begin(&chunk->cipher, file->kind, key, nonce, error);
         chunk->keyed = NULL;
         if (r == 0) {
                 chunk->keyed = file;

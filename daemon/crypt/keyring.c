@@ -9,6 +9,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
+#include "daemon/crypt/key_memory.h"
 #include "proto/require.h"
 
 #include <openssl/evp.h>
@@ -240,6 +241,8 @@ int keyring_new(struct keyring **out, const struct keyring_opts *opts, struct er
         keyring->plaintext_tensors = opts->plaintext_tensors;
         keyring->require_encrypted = opts->require_encrypted;
         error->code = 0;
+        if (opts->n_files > 0)
+                key_memory_open();
         if (opts->n_files > 0 && (keyring->secrets = secret_map(SECRETS_SIZE)) == NULL)
                 error_no_memory(error);
         for (size_t i = 0; error->code == 0 && i < opts->n_files; i++)

@@ -12,7 +12,16 @@
 #define DEFAULT_CHUNK (UINT64_C(2) << 20)
 #define POLICY "{\"local\":\"package model\\nallow = true\",\"remote\":\"package model\\nallow = true\"}"
 
+#define DATA_KEYS 64
+
+static unsigned char data_keys[DATA_KEYS][32];
+
 /* ---- keys ---- */
+
+const unsigned char *encrypted_data_key(size_t tensor)
+{
+        return data_keys[tensor];
+}
 
 static const struct cipher_row {
         const char *name;
@@ -23,7 +32,7 @@ static const struct cipher_row {
                {"chacha20poly1305", 32, EVP_chacha20_poly1305}};
 
 /* Of a name: 32 bytes, of which the first are used. */
-static void key_of(const char *name, unsigned char key[32])
+void encrypted_key_of(const char *name, unsigned char key[32])
 {
         uint64_t state = 77;
         for (const char *c = name; *c != '\0'; c++)
@@ -42,7 +51,7 @@ static char *base64(const void *bytes, size_t n)
 static EVP_PKEY *signing_key(const char *name)
 {
         unsigned char seed[32];
-        key_of(name, seed);
+        encrypted_key_of(name, seed);
         return EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, NULL, seed, sizeof(seed));
 }
 
@@ -62,7 +71,7 @@ char *encrypted_keys(const char *which)
         fputs("{\"keys\":[", f);
         for (size_t i = 0; i < sizeof(ciphers) / sizeof(ciphers[0]); i++) {
                 unsigned char key[32];
-                key_of(ciphers[i].name, key);
+                encrypted_key_of(ciphers[i].name, key);
                 if (which == NULL || strstr(which, ciphers[i].name) != NULL)
                         put_key(f, "oct", ciphers[i].name, ciphers[i].name, "k", key, (size_t)ciphers[i].key);
         }
@@ -134,6 +143,8 @@ static void encrypt_tensor(const struct encrypted_form *form, const struct ciphe
         cleanup_free unsigned char *tags = must_alloc(n * TAG);
         uint32_t counter = htobe32(form->counter);
         draw_bytes(state, key, sizeof(key));
+        if (i < DATA_KEYS)
+                memcpy(data_keys[i], key, sizeof(key));
         draw_bytes(state, key_nonce, sizeof(key_nonce));
         draw_bytes(state, nonce, sizeof(nonce));
         memcpy(nonce + 8, &counter, sizeof(counter));
@@ -145,7 +156,7 @@ static void encrypt_tensor(const struct encrypted_form *form, const struct ciphe
                 memcpy(its + 8, &counter, sizeof(counter));
                 seal(cipher, key, its, data + from, (size_t)len, tags + k * TAG);
         }
-        key_of(cipher->name, wrapping);
+        encrypted_key_of(cipher->name, wrapping);
         seal(cipher, wrapping, key_nonce, key, (size_t)cipher->key, key_tag);
         bool none = form->version1 && bytes == 0;
         fputs(i > form->plain ? "," : "", entries);

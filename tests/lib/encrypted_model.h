@@ -29,6 +29,10 @@ struct encrypted_form {
 };
 
 void encrypted_write(const struct encrypted_form *form, const struct model *m, const char *path);
+/* The data key of a tensor, one of the first 64 that the last call has encrypted; 32 bytes. */
+const unsigned char *encrypted_data_key(size_t tensor);
+/* The key of this name, 32 bytes of which its cipher takes the first. */
+void encrypted_key_of(const char *name, unsigned char key[32]);
 
 /* The keys as a set of JSON Web Keys; `which` is a part of the names of those that are in it, NULL: all. */
 char *encrypted_keys(const char *which);

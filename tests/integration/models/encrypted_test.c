@@ -9,6 +9,7 @@
 #include "tests/lib/streamerctl.h"
 
 #include <fcntl.h>
+#include <openssl/evp.h>
 
 static const struct encrypted_form v1 = {.version1 = true}, v2 = {.chunk = 65536};
 
@@ -320,6 +321,66 @@ TEST(a_load_that_attaches_waits_for_all_bytes)
         ck_assert_int_eq(r.code, 0);
         ck_assert_uint_eq(r.out_size, 5000000);
         ck_assert(model_check(model, 1, r.out));
+}
+
+/* ---- keys in memory ---- */
+
+struct found {
+        unsigned protected, elsewhere; /* copies in memory that is locked and not dumped, and in any other */
+};
+
+/* Of these bytes in all of the daemon's memory. */
+static struct found find_in_memory(const void *bytes, size_t size)
+{
+        struct found found = {0, 0};
+        char line[1024], *data = NULL;
+        unsigned long from = 0, to, at = 0, n = 0;
+        FILE *maps = fopen(format_text("/proc/%d/smaps", (int)test_daemon.pid), "re");
+        int memory = must(open(format_text("/proc/%d/mem", (int)test_daemon.pid), O_RDONLY | O_CLOEXEC));
+        while (fgets(line, sizeof(line), maps) != NULL) {
+                char mode[8];
+                if (sscanf(line, "%lx-%lx %7s", &from, &to, mode) == 3) {
+                        free(data);
+                        data = mode[0] == 'r' ? malloc(to - from) : NULL;
+                        ssize_t got = data != NULL ? pread(memory, data, to - from, (off_t)from) : 0;
+                        n = got > 0 ? (unsigned long)got : 0;
+                } else if (strncmp(line, "VmFlags:", 8) == 0) {
+                        bool is_protected = strstr(line, " dd") != NULL && strstr(line, " lo") != NULL;
+                        for (at = 0; at < n; at++) {
+                                const char *copy = memmem(data + at, n - at, bytes, size);
+                                if (copy == NULL)
+                                        break;
+                                at = (unsigned long)(copy - data);
+                                found.protected += is_protected;
+                                found.elsewhere += !is_protected;
+                        }
+                }
+        }
+        free(data);
+        fclose(maps);
+        close(memory);
+        return found;
+}
+
+/* The data key is in use: one message is the tensor of which the half is held. */
+TEST(keys_are_in_memory_that_is_locked_and_not_dumped)
+{
+        unsigned char key[32], text[64];
+        if (geteuid() != 0)
+                SKIP("needs root");
+        encrypted_write(&v1, model, suite_path("backing"));
+        encrypted_key_of("aes256gcm", key);
+        EVP_EncodeBlock(text, key, sizeof(key));
+        streamer_op *op = start_held();
+        struct found wrapping = find_in_memory(key, sizeof(key)), data = find_in_memory(encrypted_data_key(1), 32);
+        ck_assert_uint_ge(wrapping.protected, 1);
+        ck_assert_uint_ge(data.protected, 1);
+        ck_assert_uint_eq(wrapping.elsewhere + data.elsewhere + find_in_memory(text, 44).elsewhere, 0);
+        fuse_file_release(&hang);
+        ck_assert_int_eq(client_load_end(op), 0);
+        client_equals(client, "m", model);
+        data = find_in_memory(encrypted_data_key(1), 32);
+        ck_assert_uint_eq(data.protected + data.elsewhere, 0);
 }
 
 TEST(a_load_is_cancelled_while_it_decrypts)
