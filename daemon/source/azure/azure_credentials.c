@@ -5,6 +5,7 @@
  *   client secret     POST of a form to AUTHORITY/TENANT/oauth2/v2.0/token
  *   federated token   the same, with the content of a file, which Kubernetes replaces: it is read each time
  *   App Service       GET from IDENTITY_ENDPOINT, with IDENTITY_HEADER
+ *   Machine Learning  GET from MSI_ENDPOINT, with MSI_SECRET
  *   Arc               GET from IDENTITY_ENDPOINT > 401 that names a file > the same with the file's content
  *   IMDS              GET from the metadata service, with "Metadata: true"
  *
@@ -407,26 +408,47 @@ static int federated_token(struct azure *azure, struct credential *credential, s
 
 /* ---- managed identity ---- */
 
-/* The URL of a request for a token. */
-static char *identity_url(const struct azure *azure, const char *endpoint, const char *version)
+/* The URL of a request for a token; `id` is what the service calls the client that is asked for. */
+static char *identity_url(const char *endpoint, const char *version, const char *id, const char *client)
 {
-        const struct service_param params[] = {
-                {"api-version", version}, {"resource", RESOURCE}, {"client_id", filled(azure->config.opts.client_id)}};
+        const struct service_param params[] = {{"api-version", version}, {"resource", RESOURCE}, {id, client}};
         cleanup_free char *query = service_form(params, ARRAY_SIZE(params));
         return query != NULL ? format_new("%s%s%s", endpoint, strchr(endpoint, '?') != NULL ? "&" : "?", query) : NULL;
 }
 
-static int app_service(struct azure *azure, const char *endpoint, struct credential *credential, struct error *error)
+static const char *client_of(const struct azure *azure)
 {
-        static const char origin[] = "managed identity of App Service";
-        cleanup_free char *url = identity_url(azure, endpoint, "2019-08-01");
+        return filled(azure->config.opts.client_id);
+}
+
+/* App Service and its kind: the variables have an endpoint and a secret. Consumes the URL. */
+static int endpoint_of_variables(struct azure *azure, char *url_, const char *header, const char *secret,
+                                 const char *variable, const char *origin, struct credential *credential,
+                                 struct error *error)
+{
+        cleanup_free char *url = url_;
         cleanup_with(http_answer_deinit) struct http_answer answer = {.status = 0};
         const struct http_request request = {.url = url, .shown = origin};
         if (url == NULL)
                 return error_no_memory(error);
-        int r = service_get(azure->clients.others, &request, "X-IDENTITY-HEADER", env("IDENTITY_HEADER"), &answer,
-                            error);
-        return r ?: take_token(&answer, "IDENTITY_ENDPOINT", "", origin, credential, error);
+        int r = service_get(azure->clients.others, &request, header, secret, &answer, error);
+        return r ?: take_token(&answer, variable, "", origin, credential, error);
+}
+
+static int app_service(struct azure *azure, const char *endpoint, struct credential *credential, struct error *error)
+{
+        return endpoint_of_variables(azure, identity_url(endpoint, "2019-08-01", "client_id", client_of(azure)),
+                                     "X-IDENTITY-HEADER", env("IDENTITY_HEADER"), "IDENTITY_ENDPOINT",
+                                     "managed identity of App Service", credential, error);
+}
+
+static int machine_learning(struct azure *azure, const char *endpoint, struct credential *credential,
+                            struct error *error)
+{
+        const char *client = client_of(azure) ?: env("DEFAULT_IDENTITY_CLIENT_ID");
+        return endpoint_of_variables(azure, identity_url(endpoint, "2017-09-01", "clientid", client), "secret",
+                                     env("MSI_SECRET"), "MSI_ENDPOINT", "managed identity of Azure Machine Learning",
+                                     credential, error);
 }
 
 int azure_arc_secret(const char *challenge, char **path, struct error *error)
@@ -448,7 +470,7 @@ int azure_arc_secret(const char *challenge, char **path, struct error *error)
 static int arc(struct azure *azure, const char *endpoint, struct credential *credential, struct error *error)
 {
         static const char origin[] = "managed identity of Azure Arc";
-        cleanup_free char *url = identity_url(azure, endpoint, "2020-06-01"), *path = NULL;
+        cleanup_free char *url = identity_url(endpoint, "2020-06-01", "client_id", client_of(azure)), *path = NULL;
         cleanup_with(http_answer_deinit) struct http_answer challenge = {.status = 0}, answer = {.status = 0};
         cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
         cleanup_with(secret_free_p) char *secret = NULL;
@@ -492,7 +514,8 @@ static int metadata(struct azure *azure, struct credential *credential, struct e
         cleanup_free char *endpoint =
                 format_new("%s%.*s/metadata/identity/oauth2/token", strstr(host, "://") == NULL ? "http://" : "",
                            (int)trimmed_len(host, '/'), host);
-        cleanup_free char *url = endpoint != NULL ? identity_url(azure, endpoint, "2018-02-01") : NULL;
+        cleanup_free char *url =
+                endpoint != NULL ? identity_url(endpoint, "2018-02-01", "client_id", client_of(azure)) : NULL;
         const struct http_request request = {.url = url, .shown = "metadata service"};
         cleanup_with(http_answer_deinit) struct http_answer answer = {.status = 0};
         if (url == NULL)
@@ -514,21 +537,43 @@ static int metadata(struct azure *azure, struct credential *credential, struct e
         return take_token(&answer, "the metadata service", "", origin, credential, error);
 }
 
+static int unsupported(const char *what, struct error *error)
+{
+        return error_set(error, STREAMER_EUNSUPPORTED, "%s is not supported", what);
+}
+
 static int managed_identity(struct azure *azure, struct credential *credential, struct error *why, struct error *error)
 {
-        const char *endpoint = env("IDENTITY_ENDPOINT");
+        const char *endpoint = env("IDENTITY_ENDPOINT"), *msi = env("MSI_ENDPOINT");
         if (endpoint != NULL && env("IDENTITY_SERVER_THUMBPRINT") != NULL)
-                return error_set(
-                        error, STREAMER_EUNSUPPORTED,
-                        "the managed identity of Service Fabric (IDENTITY_SERVER_THUMBPRINT) is not supported");
+                return unsupported("the managed identity of Service Fabric (IDENTITY_SERVER_THUMBPRINT)", error);
         if (endpoint != NULL && env("IDENTITY_HEADER") != NULL)
                 return app_service(azure, endpoint, credential, error);
         if (endpoint != NULL && env("IMDS_ENDPOINT") != NULL)
                 return arc(azure, endpoint, credential, error);
+        if (endpoint == NULL && msi != NULL && env("MSI_SECRET") != NULL)
+                return machine_learning(azure, msi, credential, error);
+        if (endpoint == NULL && msi != NULL)
+                return unsupported("the identity of Azure Cloud Shell (MSI_ENDPOINT without MSI_SECRET)", error);
         return metadata(azure, credential, why, error);
 }
 
 /* ---- the chain ---- */
+
+/* What the environment configures, before a federated token or with it, and is another identity than the next ones. */
+static int check_environment(const struct azure_config *config, struct error *error)
+{
+        const struct azure_opts *o = &config->opts;
+        if (strcmp(config->where, "environment") != 0 || filled(o->client_id) == NULL || filled(o->tenant_id) == NULL)
+                return 0;
+        if (env("AZURE_CLIENT_CERTIFICATE_PATH") != NULL)
+                return unsupported("a client's certificate (AZURE_CLIENT_CERTIFICATE_PATH)", error);
+        if (env("AZURE_USERNAME") != NULL && env("AZURE_PASSWORD") != NULL)
+                return unsupported("a user's password (AZURE_USERNAME, AZURE_PASSWORD)", error);
+        if (filled(o->federated_token_file) != NULL && env("AZURE_KUBERNETES_TOKEN_PROXY") != NULL)
+                return unsupported("an identity binding of AKS (AZURE_KUBERNETES_TOKEN_PROXY)", error);
+        return 0;
+}
 
 static int fetch(void *provider, struct credential *credential, struct error *error)
 {
@@ -544,11 +589,14 @@ static int fetch(void *provider, struct credential *credential, struct error *er
                 return of_key(config, credential, error);
         if (filled(o->client_secret) != NULL)
                 return client_secret(azure, credential, error);
+        int r = check_environment(config, error);
+        if (r < 0)
+                return r;
         if (filled(o->federated_token_file) != NULL)
                 return federated_token(azure, credential, error);
         if (filled(o->token) != NULL)
                 return of_text(config, o->token, "token", CREDENTIAL_BEARER, credential, error);
-        int r = managed_identity(azure, credential, &why, error);
+        r = managed_identity(azure, credential, &why, error);
         if (r != CREDENTIAL_NOT_CONFIGURED)
                 return r;
         return error_set(error, STREAMER_EPERM,

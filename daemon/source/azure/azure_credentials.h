@@ -9,7 +9,8 @@
  *   AZURE_TENANT_ID, _CLIENT_ID, _CLIENT_SECRET   a client's secret
  *   ..., AZURE_FEDERATED_TOKEN_FILE               workload identity of AKS
  *   AZURE_STORAGE_TOKEN                           a bearer token
- *   managed identity                              IDENTITY_ENDPOINT (App Service, Arc), else the metadata service
+ *   managed identity                              IDENTITY_ENDPOINT (App Service, Arc), MSI_ENDPOINT (Machine
+ *                                                 Learning), else the metadata service
  */
 #pragma once
 

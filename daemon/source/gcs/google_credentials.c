@@ -5,6 +5,7 @@
  *   service_account               a JWT that its key signs > token_uri
  *   authorized_user               a refresh token > oauth2.googleapis.com
  *   external_account              a token of another provider (a file, a URL, or a signed request to AWS) > token_url
+ *   external_account_authorized_user   a refresh token of a workforce pool's user > token_url
  *   impersonated_service_account  a token of the credentials in it > service_account_impersonation_url
  *
  * external_account may be followed by an impersonation, too. Types that need a program (executable) or a certificate
@@ -556,6 +557,22 @@ static char *basic_authorization(const struct exchange *x)
         return encoded != NULL ? format_new("Basic %s", encoded) : NULL;
 }
 
+/* As a user of a workforce pool has them, who has signed in by gcloud. */
+static int external_user(const struct exchange *x, struct credential *credential, struct error *error)
+{
+        const char *refresh = NULL, *url = NULL, *id = NULL, *secret = NULL;
+        int r = need(x, "refresh_token", &refresh, error) ?: need(x, "token_url", &url, error)
+                        ?: need(x, "client_id", &id, error) ?: need(x, "client_secret", &secret, error)
+                        ?: check_url(x, "token_url", url, false, error);
+        if (r < 0)
+                return r;
+        cleanup_with(secret_free_p) char *authorization = basic_authorization(x);
+        if (authorization == NULL)
+                return error_no_memory(error);
+        const struct service_param params[] = {{"grant_type", "refresh_token"}, {"refresh_token", refresh}};
+        return exchange_form(x, url, params, ARRAY_SIZE(params), authorization, "", credential, error);
+}
+
 static int workforce_options(const struct exchange *x, char **options, struct error *error)
 {
         const char *project = get(x, "workforce_pool_user_project");
@@ -626,13 +643,15 @@ static int exchange(const struct exchange *x, const char *scope, struct credenti
                 return authorized_user(x, credential, error);
         if (strcmp(type, "external_account") == 0)
                 return external_account(x, scope, credential, error);
+        if (strcmp(type, "external_account_authorized_user") == 0)
+                return external_user(x, credential, error);
         if (strcmp(type, "impersonated_service_account") == 0)
                 return impersonated_account(x, credential, error);
         char shown[80];
         error_escape(shown, sizeof(shown), type);
         return error_set(error, STREAMER_EUNSUPPORTED,
                          "credentials of type '%s' are not supported: service_account, authorized_user, "
-                         "external_account and impersonated_service_account are (%s)",
+                         "external_account, external_account_authorized_user and impersonated_service_account are (%s)",
                          shown, x->origin);
 }
 

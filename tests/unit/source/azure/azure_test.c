@@ -226,6 +226,7 @@ static const char *identity_answer = "{\"access_token\":\"T\",\"expires_on\":\"4
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         const char *header = endpoint_header(request, "X-IDENTITY-HEADER");
+        header = header != NULL ? header : endpoint_header(request, "secret");
         strcat(seen, format_text("%s %s %s\n", request->method, request->path, header != NULL ? header : "-"));
         if (strncmp(request->path, "/arc", 4) == 0) {
                 reply->status = 401;
@@ -380,12 +381,53 @@ TEST(without_anything_the_error_says_what_was_tried)
         ck_assert_ptr_nonnull(strstr(error.text, "A public container is read with azure.anonymous"));
 }
 
-TEST(service_fabric_is_refused)
+TEST(an_identity_of_machine_learning, .to = 2)
 {
-        setenv("IDENTITY_ENDPOINT", "https://x", 1);
-        setenv("IDENTITY_SERVER_THUMBPRINT", "ab", 1);
-        FAILS_SAYING(error, get(), STREAMER_EUNSUPPORTED,
-                     "the managed identity of Service Fabric (IDENTITY_SERVER_THUMBPRINT) is not supported");
+        serve();
+        setenv("MSI_ENDPOINT", format_text("%s/msi", service.url), 1);
+        setenv("MSI_SECRET", "the-secret", 1);
+        setenv(_i == 0 ? "DEFAULT_IDENTITY_CLIENT_ID" : "AZURE_CLIENT_ID", "me", 1);
+        ck_assert_msg(get() == 0, "%s", error.text);
+        ck_assert_str_eq(credential.token, "T");
+        ck_assert_str_eq(credential.origin, "managed identity of Azure Machine Learning");
+        ck_assert_str_eq(seen, "GET /msi?api-version=2017-09-01&resource=https%3A%2F%2Fstorage.azure.com&clientid=me "
+                               "the-secret\n");
+}
+
+static const struct {
+        const char *variables[8];
+        const char *what;
+} unsupported[] = {
+        {{"IDENTITY_ENDPOINT", "https://x", "IDENTITY_SERVER_THUMBPRINT", "ab"},
+         "the managed identity of Service Fabric (IDENTITY_SERVER_THUMBPRINT)"},
+        {{"MSI_ENDPOINT", "http://127.0.0.1:1/"},
+         "the identity of Azure Cloud Shell (MSI_ENDPOINT without MSI_SECRET)"},
+        {{"AZURE_TENANT_ID", "t", "AZURE_CLIENT_ID", "c", "AZURE_CLIENT_CERTIFICATE_PATH", "/x.pem"},
+         "a client's certificate (AZURE_CLIENT_CERTIFICATE_PATH)"},
+        {{"AZURE_TENANT_ID", "t", "AZURE_CLIENT_ID", "c", "AZURE_USERNAME", "u", "AZURE_PASSWORD", "p"},
+         "a user's password (AZURE_USERNAME, AZURE_PASSWORD)"},
+        {{"AZURE_TENANT_ID", "t", "AZURE_CLIENT_ID", "c", "AZURE_FEDERATED_TOKEN_FILE", "/x",
+          "AZURE_KUBERNETES_TOKEN_PROXY", "https://x"},
+         "an identity binding of AKS (AZURE_KUBERNETES_TOKEN_PROXY)"},
+};
+
+/* Another one would have other rights. */
+TEST(an_identity_that_is_not_supported_is_refused_by_name, EACH(unsupported))
+{
+        for (int i = 0; i < 8 && unsupported[_i].variables[i] != NULL; i += 2)
+                setenv(unsupported[_i].variables[i], unsupported[_i].variables[i + 1], 1);
+        FAILS_SAYING(error, get(), STREAMER_EUNSUPPORTED, format_text("%s is not supported", unsupported[_i].what));
+}
+
+TEST(a_secret_comes_before_a_certificate)
+{
+        setenv("AZURE_STORAGE_ACCOUNT_NAME", "a", 1);
+        setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5", 1);
+        setenv("AZURE_TENANT_ID", "t", 1);
+        setenv("AZURE_CLIENT_ID", "c", 1);
+        setenv("AZURE_CLIENT_CERTIFICATE_PATH", "/x.pem", 1);
+        ck_assert_msg(get() == 0, "%s", error.text);
+        ck_assert_int_eq(credential.kind, CREDENTIAL_KEYS);
 }
 
 static const struct {

@@ -295,6 +295,28 @@ TEST(a_user_has_a_refresh_token)
                                     "refresh_token=1%2F%2Fthesecret");
 }
 
+TEST(a_user_of_a_workforce_pool_has_a_refresh_token, .to = 2)
+{
+        const char *user =
+                format_text("{\"type\":\"external_account_authorized_user\",\"audience\":\"a\",\"token_url\":"
+                            "\"%s/sts\",\"refresh_token\":\"the/secret\",\"client_id\":\"id\","
+                            "\"client_secret\":\"thesecret\",\"quota_project_id\":\"p\"}",
+                            service.url);
+        if (_i == 1)
+                user = format_text("{\"type\":\"impersonated_service_account\",\"source_credentials\":%s,"
+                                   "\"service_account_impersonation_url\":\"%s/impersonate\"}",
+                                   user, service.url);
+        set_credentials(user);
+        if (_i == 1) {
+                assert_token("impersonated", "settings, impersonated_service_account");
+                return;
+        }
+        assert_token("federated", "settings, external_account_authorized_user");
+        ck_assert_str_eq(last_body, "grant_type=refresh_token&refresh_token=the%2Fsecret");
+        ck_assert_str_eq(last_authorization, "Basic aWQ6dGhlc2VjcmV0");
+        ck_assert_str_eq(token.project, "p");
+}
+
 /* ---- federation ---- */
 
 TEST(the_token_of_a_file_is_exchanged)
@@ -494,7 +516,12 @@ static const struct {
         {"{\"private_key\":\"thesecret\"}", STREAMER_EFAILED, "the document has no 'type' (settings, no type)"},
         {"{\"type\":\"gdch_service_account\"}", STREAMER_EUNSUPPORTED,
          "credentials of type 'gdch_service_account' are not supported: service_account, authorized_user, "
-         "external_account and impersonated_service_account are"},
+         "external_account, external_account_authorized_user and impersonated_service_account are"},
+        {"{\"type\":\"external_account_authorized_user\",\"refresh_token\":\"thesecret\"}", STREAMER_EFAILED,
+         "the document has no 'token_url' (settings, external_account_authorized_user)"},
+        {"{\"type\":\"external_account_authorized_user\",\"refresh_token\":\"thesecret\",\"token_url\":"
+         "\"https://elsewhere.example/\",\"client_id\":\"id\",\"client_secret\":\"thesecret\"}",
+         STREAMER_EPERM, "'token_url' of the document names elsewhere.example, which is not asked"},
         {"{\"type\":\"service_account\",\"client_email\":\"x\"}", STREAMER_EFAILED,
          "the document has no 'private_key' (settings, service_account)"},
 };
