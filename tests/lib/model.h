@@ -65,6 +65,9 @@ void model_write(const struct model *m, const char *path);
 /* A folder of n_shards files with model.safetensors.index.json; tensors go round robin. With
  * `stale`, every shard also holds a wrong copy of its left neighbour's first tensor. */
 void model_write_sharded(const struct model *m, const char *folder, size_t n_shards, bool stale);
+/* The same, with a function that writes shard `s` of them. */
+void model_write_sharded_with(const struct model *m, const char *folder, size_t n_shards, bool stale,
+                              void (*write_shard)(const struct model *shard, size_t s, const char *path));
 
 /* The text of the file's header, without the 8-byte length; the caller frees. */
 char *model_header(const struct model *m, size_t *size);

@@ -222,14 +222,25 @@ static void put_index(const struct model *m, const char *folder, size_t n)
         fclose(f);
 }
 
-void model_write_sharded(const struct model *m, const char *folder, size_t n_shards, bool stale)
+void model_write_sharded_with(const struct model *m, const char *folder, size_t n_shards, bool stale,
+                              void (*write_shard)(const struct model *shard, size_t s, const char *path))
 {
         mkdir(folder, 0755);
         for (size_t s = 0; s < n_shards; s++) {
                 cleanup_free char *path = format_text("%s/model-%05zu-of-%05zu.safetensors", folder, s + 1, n_shards);
                 struct model *shard = make_shard(m, s, n_shards, stale);
-                model_write(shard, path);
+                write_shard(shard, s, path);
                 model_free(shard);
         }
         put_index(m, folder, n_shards);
+}
+
+static void write_plain(const struct model *shard, size_t s, const char *path)
+{
+        model_write(shard, path);
+}
+
+void model_write_sharded(const struct model *m, const char *folder, size_t n_shards, bool stale)
+{
+        model_write_sharded_with(m, folder, n_shards, stale, write_plain);
 }

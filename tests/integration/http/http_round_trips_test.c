@@ -5,111 +5,18 @@
  * dependent request fails the test at any speed. Only the hedge for an answer that is late by half a second belongs to
  * no round; the daemon's log names each of them.
  *
- * Behind the proxy one endpoint is web server, S3 store and Hub.
+ * Behind the proxy one endpoint is web server, object store and Hub.
  */
-#include "tests/lib/endpoint.h"
+#include "tests/integration/services_fixture.h"
 #include "tests/lib/proxy.h"
-#include "tests/lib/fixture.h"
-#include "tests/lib/suite.h"
 
-#define COMMIT "0123456789abcdef0123456789abcdef01234567"
-#define SHARD(n) "model-0000" #n "-of-00002.safetensors"
-#define INDEX "model.safetensors.index.json"
 #define ROUNDS 8
 #define PREFIX_WITH_INDEX 7 /* of the table */
 #define LONG_NAMES 8000     /* tensors: a header of about a MiB */
 
-static struct endpoint server;
 static struct proxy proxy;
 static struct daemon own;
 static struct model *one, *sharded, *many;
-
-/* ---- the server ---- */
-
-static void answer_file(const struct endpoint_request *request, struct endpoint_reply *reply, const char *path)
-{
-        char *file = suite_path("files/%.*s", (int)strcspn(path, "?"), path);
-        size_t size;
-        if (access(file, R_OK) != 0) {
-                reply->status = 404;
-                return;
-        }
-        char *data = file_read(file, &size);
-        reply->headers = format_text("ETag: \"%zu\"\r\n", size);
-        endpoint_range(request, reply, data, size);
-        free(data);
-}
-
-static char *entry(const char *prefix, const char *name)
-{
-        char *file = suite_path("files/%s%s", prefix, name);
-        if (access(file, R_OK) != 0)
-                return format_text("%s", "");
-        size_t size = (size_t)file_size(file);
-        return format_text("<Contents><Key>%s%s</Key><Size>%zu</Size><ETag>&quot;%zu&quot;</ETag></Contents>", prefix,
-                           name, size, size);
-}
-
-/* The bucket "far" is in another region than the daemon thinks. */
-static void answer_list(const struct endpoint_request *request, struct endpoint_reply *reply)
-{
-        static const char *const names[] = {"SHA256SUMS", SHARD(1), SHARD(2), "model.safetensors", INDEX};
-        char prefix[64] = "", *text = format_text("<ListBucketResult><IsTruncated>false</IsTruncated>");
-        sscanf(strstr(request->path, "prefix="), "prefix=%63[a-z]", prefix);
-        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-                text = format_text("%s%s", text, entry(format_text("%s/", prefix), names[i]));
-        reply->body = format_text("%s</ListBucketResult>", text);
-}
-
-/* The bucket "moving" has an index that differs from its list, until it is requested with the list's ETag. */
-static void answer_s3(const struct endpoint_request *request, struct endpoint_reply *reply, const char *path)
-{
-        const char *authorization = endpoint_header(request, "Authorization");
-        bool far = strncmp(request->path, "/far/", 5) == 0, moving = strncmp(request->path, "/moving/", 8) == 0;
-        if (far && strstr(authorization, "/elsewhere-1/s3/") == NULL) {
-                reply->status = 301;
-                reply->headers = format_text("x-amz-bucket-region: elsewhere-1\r\n");
-        } else if (path[0] == '?') {
-                answer_list(request, reply);
-        } else {
-                answer_file(request, reply, path);
-                if (moving && strstr(path, INDEX) != NULL && !endpoint_header(request, "If-Match"))
-                        reply->headers[strlen("ETag: \"")] ^= 1;
-        }
-}
-
-static void answer_info(struct endpoint_reply *reply, bool shards)
-{
-        reply->body = format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[%s]}",
-                                  shards ? "{\"rfilename\":\"" INDEX
-                                           "\"},{\"rfilename\":\"" SHARD(1) "\"},{\"rfilename\":\"" SHARD(2) "\"}"
-                                         : "{\"rfilename\":\"model.safetensors\"}");
-}
-
-static const char *behind(const char *path, const char *prefix)
-{
-        size_t len = strlen(prefix);
-        return strncmp(path, prefix, len) == 0 ? path + len : NULL;
-}
-
-static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
-{
-        const char *path = request->path, *rest;
-        if ((rest = behind(path, "/web/")) || (rest = behind(path, "/cdn/"))) {
-                answer_file(request, reply, rest);
-        } else if ((rest = behind(path, "/near/")) || (rest = behind(path, "/far/")) ||
-                   (rest = behind(path, "/moving/"))) {
-                answer_s3(request, reply, rest);
-        } else if ((rest = behind(path, "/api/models/org/"))) {
-                answer_info(reply, behind(rest, "sharded/") != NULL);
-        } else if ((rest = behind(path, "/org/"))) {
-                const char *file = strrchr(rest, '/') + 1;
-                reply->status = 302;
-                reply->headers = format_text("Location: /cdn/%.*s/%s\r\n", (int)strcspn(rest, "/"), rest, file);
-        } else {
-                reply->status = 404;
-        }
-}
 
 /* ---- fixture ---- */
 
@@ -119,7 +26,6 @@ static void write_files(void)
         model_add_many(one, "weight", 3, 1 << 20);
         model_add_many(sharded, "weight", 4, 1 << 20);
         model_add_many(many, "model.layers.with.a.rather.long.name.so.that.the.header.grows", LONG_NAMES, 64);
-        must(mkdir(suite_path("files"), 0755));
         static const char *const folders[] = {"one", "summed", "long"};
         for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
                 must(mkdir(suite_path("files/%s", folders[i]), 0755));
@@ -132,9 +38,7 @@ static void write_files(void)
 
 static void begin(void)
 {
-        setenv("AWS_ACCESS_KEY_ID", "key", 1);
-        setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-        setenv("HF_HOME", suite_path("none"), 1);
+        services_begin();
         write_files();
 }
 
@@ -148,13 +52,12 @@ static void hold_all(void)
 static void before(void)
 {
         char *config = suite_path("config-%d.yaml", (int)getpid());
-        server.answer = answer;
-        endpoint_start(&server);
+        services_start();
         proxy_start(&proxy, (unsigned)strtoul(strrchr(server.url, ':') + 1, NULL, 10));
         hold_all();
         char *text = format_text("io: {block_size: 1MiB, concurrency: 16}\nhttp: {threads: 2}\n"
-                                 "s3: {endpoint: '%s'}\nhf: {endpoint: '%s'}\n",
-                                 proxy_url(&proxy, ""), proxy_url(&proxy, ""));
+                                 "%s",
+                                 services_settings(proxy_url(&proxy, "")));
         file_write(config, text, strlen(text));
         DAEMON_START(&own, suite_path("daemon-%d", (int)getpid()), "--config", config, "--device", "host=64MiB",
                      "--root", suite_folder(), "--log-level", "debug");
@@ -298,6 +201,30 @@ static const struct {
          {"GET /near/summed/model.safetensors first",
           "GET /near/summed/SHA256SUMS\nHEAD /near/summed/model.safetensors",
           "GET /near/summed/model.safetensors range x3"}},
+        {"an object of Google's store",
+         "gs://near/one/model.safetensors",
+         ONE,
+         false,
+         {"GET " GCS "/one%2Fmodel.safetensors?list first", "GET " GCS "/one%2Fmodel.safetensors?list range x3"}},
+        {"a prefix of Google's store with an index",
+         "gs://near/sharded/",
+         SHARDED,
+         false,
+         {"GET " GCS "/sharded%2F" INDEX "?list first\nGET " GCS "?list",
+          "GET " GCS "/sharded%2F" SHARD(1) "?list first\nGET " GCS "/sharded%2F" SHARD(2) "?list first",
+          "GET " GCS "/sharded%2F" SHARD(1) "?list range x2\nGET " GCS "/sharded%2F" SHARD(2) "?list range x2"}},
+        {"a blob of Azure's store",
+         "az://near/one/model.safetensors",
+         ONE,
+         false,
+         {"GET /acct/near/one/model.safetensors first", "GET /acct/near/one/model.safetensors range x3"}},
+        {"a prefix of Azure's store with an index",
+         "az://near/sharded/",
+         SHARDED,
+         false,
+         {"GET /acct/near/sharded/" INDEX " first\nGET /acct/near?list",
+          "GET /acct/near/sharded/" SHARD(1) " first\nGET /acct/near/sharded/" SHARD(2) " first",
+          "GET /acct/near/sharded/" SHARD(1) " range x2\nGET /acct/near/sharded/" SHARD(2) " range x2"}},
         {"a file of the Hub",
          "hf://org/one",
          ONE,
