@@ -62,6 +62,11 @@ enum better { HIGHER, LOWER };
         X(https_vs_curl,                "of ceiling", HIGHER, 0.85) \
         X(swift_vs_curl,                "of ceiling", HIGHER, 0.9) \
         X(radosgw_vs_curl,              "of ceiling", HIGHER, 0.9) \
+        X(s3_vs_curl,                   "of ceiling", HIGHER, 0) \
+        X(gcs_vs_curl,                  "of ceiling", HIGHER, 0.9) \
+        X(azure_vs_curl,                "of ceiling", HIGHER, 0.9) \
+        X(gcs_cpu_vs_s3,                "times",      LOWER,  1.1) \
+        X(azure_cpu_vs_s3,              "times",      LOWER,  1.1) \
         X(latency_200ms,                "of ceiling", HIGHER, 0.8) \
         X(http_memory,                  "MiB",        LOWER,  32) \
         X(one_range_in_50_fails,        "times",      LOWER,  1.3) \
@@ -181,6 +186,7 @@ void rows_memory(const struct bench *b);
 void rows_network(const struct bench *b);  /* http, https, latency, failures */
 void rows_fairness(const struct bench *b); /* a small load beside a large one */
 void rows_stores(const struct bench *b);   /* Swift, radosgw */
+void rows_clouds(const struct bench *b);   /* the stores of Google and Azure, beside S3 */
 void rows_attach(const struct bench *b);
 void rows_publish(const struct bench *b);
 void rows_encrypted(const struct bench *b);              /* against the cipher, and against a plain file */
