@@ -76,8 +76,11 @@ static bool parse_dtype(struct json *j, struct entry *e)
         if (!json_take_string(j, &code))
                 return false;
         int dtype = dtype_find(j->text + code.at, code.len);
-        if (dtype < 0)
-                return json_fail(j, ST_UNKNOWN_DTYPE, at, "the dtype is none that is known");
+        if (dtype < 0) {
+                char quoted[NAME_QUOTE];
+                error_escape_n(quoted, sizeof(quoted), j->text + code.at, code.len);
+                return json_fail(j, ST_UNKNOWN_DTYPE, at, "the dtype '%s' is not known", quoted);
+        }
         e->tensor.dtype = (uint8_t)dtype;
         return true;
 }

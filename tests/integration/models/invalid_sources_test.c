@@ -20,7 +20,7 @@ TEST(a_header_that_breaks_a_rule_fails_with_the_rule)
         static const char header[] = "{\"a\":{\"dtype\":\"U9\",\"shape\":[4],\"data_offsets\":[0,4]}}";
         char *path = fixture_path("header.safetensors");
         model_write_raw(path, header, strlen(header), 4);
-        refused(path, "unknown-dtype: tensor 'a': the dtype is none that is known");
+        refused(path, "unknown-dtype: tensor 'a': the dtype 'U9' is not known");
 }
 
 TEST(a_hostile_header_of_100_million_bytes_costs_neither_memory_nor_the_others_time, .slow = true)

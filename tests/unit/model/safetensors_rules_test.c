@@ -83,10 +83,11 @@ static const struct refusal {
         {"data_offsets that are an object", ST_BAD_ENTRY, OFFSETS("^{}"), 1,
          "tensor 'a': the data_offsets are not an array"},
 
-        {"an unknown dtype", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'F33'}}", 0,
-         "tensor 'a': the dtype is none that is known"},
+        {"an unknown dtype", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'F33'}}", 0, "tensor 'a': the dtype 'F33' is not known"},
         {"the start of a dtype", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'F8_'}}", 0,
-         "tensor 'a': the dtype is none that is known"},
+         "tensor 'a': the dtype 'F8_' is not known"},
+        {"control characters in a dtype", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'\\u0000\\n'}}", 0,
+         "tensor 'a': the dtype '\\x00\\x0a' is not known"},
 
         {"a negative dimension", ST_BAD_SHAPE, SHAPE("[1,^-1]"), 1, "tensor 'a': a negative number"},
         {"a negative zero", ST_BAD_SHAPE, SHAPE("[^-0]"), 1, "tensor 'a': a negative number"},
