@@ -84,6 +84,10 @@ $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(call run,CC)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
+# Two builds with the same table of messages know it by this number, and need not send it.
+$(call obj,proto/codec.c) $(call pic,proto/codec.c): ALL_CFLAGS += \
+	-DFEATURES_NUMBER=UINT64_C\(0x1$(shell sha256sum proto/messages.h | cut -c1-15)\)
+
 # If a CUDA toolkit is installed, our declarations are compared with its headers. Nothing else needs it.
 $(call obj,tests/lib/cuda_headers.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 

@@ -152,8 +152,9 @@ static int hello(streamer_client *c, const char *path, int64_t deadline)
         char name[NAME_SIZE];
         own_name(name);
         struct call call = {0};
-        struct request request = {.verb = VERB_hello,
-                                  .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX, .client = name}};
+        struct request request = {
+                .verb = VERB_hello,
+                .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX, .client = name, .features = features_number}};
         int rc = channel_call(c, &request, &call, deadline);
         if (rc != 0)
                 return refused(c, path, rc);

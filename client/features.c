@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups in the daemon's list of features. It has about a hundred entries, and a request has a few fields, so
- * that a scan costs less than a microsecond a field.
+ * Look-ups in the daemon's list of features. A daemon whose list is this library's own does not send it. Else it has
+ * about a hundred entries, and a request has a few fields, so that a scan costs less than a microsecond a field.
  */
 #include "client/features.h"
 
 #include "client/channel.h"
+#include "proto/codec.h"
 
 #include <string.h>
 
@@ -22,17 +23,6 @@ static bool equals(const msgpack_object *feature, const char *verb, const char *
                (!field || (s[verb_len] == '.' && memcmp(s + verb_len + 1, field, field_len) == 0));
 }
 
-static bool has(const struct streamer_client *c, const char *verb, const char *field)
-{
-        const msgpack_object *features = object_get(&c->hello.unpacked.data, "features");
-        if (!features || features->type != MSGPACK_OBJECT_ARRAY)
-                return false;
-        for (uint32_t i = 0; i < features->via.array.size; i++)
-                if (equals(&features->via.array.ptr[i], verb, field))
-                        return true;
-        return false;
-}
-
 static bool library_knows(const char *verb, const char *field)
 {
         const struct verb_desc *desc = verb_find(verb, strlen(verb));
@@ -40,6 +30,20 @@ static bool library_knows(const char *verb, const char *field)
                 if (strcmp(desc->fields[i].name, field) == 0)
                         return true;
         return desc && !field;
+}
+
+static bool has(const struct streamer_client *c, const char *verb, const char *field)
+{
+        uint64_t number;
+        const msgpack_object *features = object_get(&c->hello.unpacked.data, "features");
+        if (!features && object_u64(&c->hello.unpacked.data, "features_number", &number) && number == features_number)
+                return library_knows(verb, field);
+        if (!features || features->type != MSGPACK_OBJECT_ARRAY)
+                return false;
+        for (uint32_t i = 0; i < features->via.array.size; i++)
+                if (equals(&features->via.array.ptr[i], verb, field))
+                        return true;
+        return false;
 }
 
 static int refuse(const struct streamer_client *c, const char *verb, const char *field)

@@ -436,6 +436,7 @@ static void take_apart(struct daemon *d)
         azure_stores_free(d->sources.azure);
         hf_free(d->sources.hf);
         http_free(d->sources.http);
+        poll_set_free(d->server.polls);
         wake_free(d->wake);
         keyring_free(d->loads.keyring);
         config_deinit(&d->config);
@@ -446,7 +447,8 @@ static void take_apart(struct daemon *d)
 static int start(struct daemon *d, struct error *error)
 {
         static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
-        if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
+        if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL ||
+            (d->server.polls = poll_set_new(&d->loop)) == NULL)
                 return error_set(error, STREAMER_EOS, "the event loop could not be set up");
         int r = listen_fds_init(&d->listen_fds, error) ?: make_parts(d, error);
         listen_fds_deinit(&d->listen_fds);

@@ -241,6 +241,9 @@ static size_t put_feature(struct writer *w, const char *lacking, const char *fea
         return 1;
 }
 
+/* Of the bytes of messages.h, by the Makefile. */
+const uint64_t features_number = FEATURES_NUMBER;
+
 size_t writer_features(struct writer *w, const char *lacking)
 {
         size_t n = 0;

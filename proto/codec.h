@@ -68,6 +68,8 @@ void writer_append(struct writer *w, const struct writer *values);        /* wha
 /* Appends each verb ("load") and each of its fields ("load.source") as strings, except `lacking` (may be NULL). How
  * many. */
 size_t writer_features(struct writer *w, const char *lacking);
+/* The number by which "hello" names this list: of two builds that have the same number the lists are equal. Not 0. */
+extern const uint64_t features_number;
 
 /* A key of a map and its value. writer_map_of(w, pair...) writes a map of the pairs that are not left out. */
 struct pair {

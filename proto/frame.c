@@ -92,6 +92,11 @@ int frame_reader_next(struct frame_reader *r, const void **data, size_t *len)
         return 1;
 }
 
+bool frame_reader_whole(const struct frame_reader *r)
+{
+        return r->end > r->start && !frame_reader_partial(r);
+}
+
 bool frame_reader_partial(const struct frame_reader *r)
 {
         size_t have = r->end - r->start;

@@ -38,6 +38,9 @@ void frame_reader_added(struct frame_reader *r, size_t n);
  * are needed; -1: the length is 0 or over `max` (*len holds it). */
 int frame_reader_next(struct frame_reader *r, const void **data, size_t *len);
 
+/* The next frame is there. */
+bool frame_reader_whole(const struct frame_reader *r);
+
 /* A frame has begun and is not whole. */
 bool frame_reader_partial(const struct frame_reader *r);
 

@@ -31,7 +31,8 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_hello(F) \
         F(hello, U64, min, true, 0) \
         F(hello, U64, max, true, 0) \
-        F(hello, STR, client, false, 255)
+        F(hello, STR, client, false, 255) \
+        F(hello, U64, features, false, 0)
 #define FIELDS_ping(F)
 #define FIELDS_version(F)
 #define FIELDS_load(F) \

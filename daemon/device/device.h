@@ -181,8 +181,8 @@ uint64_t segment_small_bytes(const struct segment *segment);
 
 /* From any thread, without waiting; accept NULL. Allows or forbids prefaulting until the next call; false takes effect
  * within one huge page. Prefaulted bytes belong to no model: they are not among the used ones, and not charged to the
- * budget. */
-void prefault_fill(struct prefault *prefault, bool fill);
+ * budget. True: it is to be called again in a second, since what other programs do changes how much may be. */
+bool prefault_fill(struct prefault *prefault, bool fill);
 uint64_t prefault_bytes(const struct prefault *prefault);
 
 /* A memfd and a map of it. */

@@ -557,11 +557,12 @@ void load_launch(struct load *load)
  * load stops it at once; about a second after the last one it resumes, so that consecutive loads are not disturbed. A
  * load that waits for memory does not stop it. */
 
-void loads_check_prefault(struct loads *loads)
+bool loads_check_prefault(struct loads *loads)
 {
-        bool fill = !loads->over;
+        bool fill = !loads->over, again = false;
         list_each_item (const struct load, load, &loads->all, link)
                 fill = fill && (load_ended(load->state) || load->state == LOAD_QUEUED);
         for (size_t i = 0; i < loads->resident->n_devices; i++)
-                prefault_fill(loads->resident->devices[i]->prefault, fill);
+                again = prefault_fill(loads->resident->devices[i]->prefault, fill) || again;
+        return again;
 }

@@ -312,8 +312,9 @@ bool loads_empty(const struct loads *loads);
 /* No load begins any more, and watchers are called before this returns. */
 void loads_cancel_all(struct loads *loads);
 
-/* When a load begins or ends, and about once a second: devices prefault memory only while no load is in progress. */
-void loads_check_prefault(struct loads *loads);
+/* When a load begins or ends, and about once a second: devices prefault memory only while no load is in progress. True:
+ * it is to be called again in a second. */
+bool loads_check_prefault(struct loads *loads);
 
 /* Begins a load, or joins the one in progress for the same name and source. *out is the load's and has not ended when
  * this returns. STREAMER_EINVAL, _EPERM (settings of another user's model), _ELIMIT, _ENOMEM, _ECANCELED. */

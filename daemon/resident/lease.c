@@ -277,7 +277,7 @@ void process_exited(struct process *process)
                         lease_end(leases, lease);
 }
 
-void leases_poll(struct leases *leases)
+bool leases_poll(struct leases *leases)
 {
         struct list alive;
         list_init(&alive);
@@ -290,4 +290,5 @@ void leases_poll(struct leases *leases)
                         list_append(&alive, &process->polled);
         }
         list_append_all(&leases->polled, &alive);
+        return !list_empty(&leases->polled);
 }

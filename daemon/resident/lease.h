@@ -18,6 +18,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
 #include "daemon/base/sys/container.h"
+#include "daemon/base/thread/poll_set.h"
 #include "daemon/resident/model.h"
 
 #include <sys/types.h>
@@ -42,7 +43,7 @@ struct process {
         bool asked;   /* for its container, which `ps` shows */
         struct container container;
         struct list held;      /* of leases */
-        void *watch;           /* the server's poll handle */
+        struct polled poll;    /* the server's, of pidfd */
         uint64_t persisted_id; /* its number in the snapshot; 0: it was in none */
         bool stored;           /* its pidfd is in the fd store */
 };
@@ -129,7 +130,7 @@ void lease_abandon(struct leases *leases, struct lease *lease);
 /* The process has exited: its orphans end. Leases of connections that other processes keep open end with those.
  * May free the process. */
 void process_exited(struct process *process);
-/* About ten times a second: examines some of the processes that have no pidfd. */
-void leases_poll(struct leases *leases);
+/* About ten times a second: examines some of the processes that have no pidfd. False: there are none. */
+bool leases_poll(struct leases *leases);
 /* Frees a process without leases. */
 void process_reap(struct process *process);

@@ -380,5 +380,5 @@ void generation_reap_later(struct generation *generation);
 /* How long it stays without a further use; 0: without limit, or it is in use. */
 uint64_t generation_expires_in(const struct generation *generation, uint64_t now);
 /* Unloads models whose keep-alive is over, and revokes the leases of generations that have drained for longer than
- * their drain timeout. Called about once a second. */
-void resident_expire(struct resident *resident, uint64_t now);
+ * their drain timeout. Returns when it is to be called again; UINT64_MAX: not before something changes. */
+uint64_t resident_expire(struct resident *resident, uint64_t now);

@@ -116,16 +116,17 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
         return 0;
 }
 
-void deferred_tick(struct server *server, uint64_t now)
+uint64_t deferred_tick(struct server *server, uint64_t now)
 {
         list_each_item_safe (struct deferred, d, &server->timed, in_timed) {
                 if (now < d->deadline_ns)
-                        return;
+                        return d->deadline_ns;
                 list_remove(&d->in_timed); /* once: it keeps its place among those that are rechecked */
                 list_remove(&d->in_server);
                 list_append(&server->recheck, &d->in_server);
                 loop_task_begin(&server->answer);
         }
+        return UINT64_MAX;
 }
 
 void deferred_recheck(struct server *server)

@@ -62,7 +62,7 @@ void deferred_time_out(struct deferred *deferred, const char *what, const char *
 
 /* Soon examines the requests that wait for a change. */
 void deferred_recheck(struct server *server);
-/* A few times a second: soon examines those whose deadline has passed, too. */
-void deferred_tick(struct server *server, uint64_t now_ns);
+/* Soon examines those whose deadline has passed, too. Returns the next deadline; UINT64_MAX: there is none. */
+uint64_t deferred_tick(struct server *server, uint64_t now_ns);
 /* Examines one request: its deadline has passed, or it waits for a change. */
 bool deferred_answer(struct loop_task *loop_task);

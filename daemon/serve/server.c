@@ -17,8 +17,7 @@
 #include <sys/socket.h>
 
 #define BACKLOG 4096
-#define TICK_MS 100
-#define TICKS_PER_SECOND 10
+#define TICK_NS (UINT64_C(100) * MS)
 /* Connections taken in one turn of the loop. */
 #define ACCEPT_TURN 64
 
@@ -50,6 +49,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         struct server *server = poll->data;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
                 int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                server->n_accepted++;
                 if (fd >= 0)
                         session_new_consume_fd(server, fd);
                 if (fd >= 0 || errno == EINTR || errno == ECONNABORTED)
@@ -70,85 +70,133 @@ static bool is_busy(const struct server *server)
                !list_empty(&server->leases.processes) || !loads_empty(server->loads);
 }
 
-/* ---- the timer ---- */
+/* ---- the timer ----
+ *
+ * Each task of the timer says when it is to be called again; an idle daemon has no such task, and does not wake. After
+ * anything that the loop is called for, all tasks are called within a tick, and those of each second within a second.
+ * So what becomes due by a change needs no call of its own; what another thread changes comes with a callback. */
 
-static void each_second(struct server *server)
+static uint64_t earlier(uint64_t a, uint64_t b)
 {
-        reader_watch(server->loads->reader);
-        work_pool_watch(server->loads->pool, now_ns(), server->loads->reader->opts.stall_ns);
-        admission_tick(server->resident->admission);
-        host_cache_tick(server->resident->cache, now_ns());
-        loads_check_prefault(server->loads);
-        list_each_item (struct conn, conn, &server->conns, link)
-                conn_tick(conn, now_ns());
-        verb_tasks_tick(server, now_ns());
-        log_tick();
-        manager_send_status(server);
-        server->session_ops->tick(server);
-        uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
-        if (is_busy(server))
-                server->last_active_ns = now_ns();
-        if (server->exit_idle_ns == 0 || now_ns() - server->last_active_ns < server->exit_idle_ns)
+        return a < b ? a : b;
+}
+
+static void on_tick(uv_timer_t *timer);
+
+/* No later than it is due already. */
+static void start_timer(struct server *server, uint64_t at)
+{
+        uint64_t now = now_ns();
+        if (at >= server->tick_at_ns || server->closing)
                 return;
+        server->tick_at_ns = at;
+        uv_timer_start(&server->tick, on_tick, at > now ? (at - now + MS - 1) / MS : 0, 0);
+}
+
+/* When it is to exit; UINT64_MAX: not before something happens. */
+static uint64_t exit_if_idle(struct server *server)
+{
+        bool busy = is_busy(server);
+        if (busy || server->was_busy)
+                server->last_active_ns = now_ns();
+        server->was_busy = busy;
+        if (server->exit_idle_ns == 0 || busy)
+                return UINT64_MAX;
+        if (now_ns() - server->last_active_ns < server->exit_idle_ns)
+                return server->last_active_ns + server->exit_idle_ns;
         /* A client that has connected by now is served. One that connects before the socket is closed sees its end,
          * and may start the next daemon. */
         on_accept(&server->accept_poll, 0, UV_READABLE);
         if (!is_busy(server))
                 server->exit(server, "idle (exit_idle)");
+        return UINT64_MAX;
+}
+
+/* When it is to be called again. */
+static uint64_t each_second(struct server *server)
+{
+        bool again = reader_watch(server->loads->reader);
+        again |= work_pool_watch(server->loads->pool, now_ns(), server->loads->reader->opts.stall_ns);
+        again |= admission_tick(server->resident->admission);
+        again |= host_cache_tick(server->resident->cache, now_ns());
+        again |= loads_check_prefault(server->loads);
+        list_each_item (struct conn, conn, &server->conns, link)
+                again |= conn_tick(conn, now_ns());
+        again |= verb_tasks_tick(server, now_ns());
+        again |= log_tick();
+        manager_send_status(server);
+        again |= server->session_ops->tick(server);
+        again |= !loads_empty(server->loads) || !uv_is_active((uv_handle_t *)&server->accept_poll);
+        uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
+        uint64_t exit_at = exit_if_idle(server);
+        return again ? earlier(exit_at, now_ns() + SECOND) : exit_at;
 }
 
 static void on_tick(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        manager_tick(server, now_ns());
-        leases_poll(&server->leases);
-        cuda_tick(server->cuda);
-        resident_expire(server->resident, now_ns());
-        deferred_tick(server, now_ns());
-        events_progress(server);
-        desired_tick(&server->desired, now_ns());
-        persist_tick(&server->persist, now_ns());
+        uint64_t now = now_ns(), next = UINT64_MAX;
+        server->tick_at_ns = UINT64_MAX;
+        next = earlier(next, manager_tick(server, now));
+        next = earlier(next, cuda_tick(server->cuda));
+        next = earlier(next, resident_expire(server->resident, now));
+        next = earlier(next, deferred_tick(server, now));
+        next = earlier(next, desired_tick(&server->desired, now));
+        next = earlier(next, persist_tick(&server->persist, now));
+        if (leases_poll(&server->leases))
+                next = now;
+        if (events_progress(server))
+                next = now;
         scrub_tick(&server->scrub);
         if (server->ending == ENDING_NOW ||
             (server->ending == ENDING_DRAINED && server->leases.n == 0 && loads_empty(server->loads))) {
                 char why[64];
                 snprintf(why, sizeof(why), "shutdown requested by uid %u", (unsigned)server->ended_by);
                 server->exit(server, why);
-        } else if (++server->ticks % TICKS_PER_SECOND == 0) {
-                each_second(server);
+                return;
         }
+        if (now >= server->second_at_ns)
+                server->second_at_ns = each_second(server);
+        next = earlier(next, server->second_at_ns);
+        if (next != UINT64_MAX)
+                start_timer(server, next > now + TICK_NS ? next : now + TICK_NS);
+}
+
+/* The timer's own calls alone do not prolong it. */
+static void on_about_to_wait(uv_prepare_t *about_to_wait)
+{
+        struct server *server = about_to_wait->data;
+        uint64_t n = wake_count(server->resident->wake) + poll_set_count(server->polls) + server->n_accepted;
+        if (n == server->n_happened)
+                return;
+        server->n_happened = n;
+        server->second_at_ns = earlier(server->second_at_ns, now_ns() + SECOND);
+        start_timer(server, now_ns() + TICK_NS);
 }
 
 /* ---- processes that hold leases ---- */
 
-static void free_handle(uv_handle_t *handle)
+static struct poll_set *polls_of(const struct process *process)
 {
-        free(handle);
+        return container_of(process->leases, struct server, leases)->polls;
 }
 
-static void on_exit_of(uv_poll_t *poll, int status, int events)
+static void on_exit_of(struct polled *poll, uint32_t events)
 {
-        uv_poll_stop(poll); /* it stays readable */
-        process_exited(poll->data);
+        struct process *process = container_of(poll, struct process, poll);
+        poll_set_watch(polls_of(process), poll, 0); /* it stays readable */
+        process_exited(process);
 }
 
 static int watch_process(struct process *process)
 {
-        struct server *server = container_of(process->leases, struct server, leases);
-        uv_poll_t *poll = malloc(sizeof(*poll));
-        if (poll == NULL || uv_poll_init(server->loop, poll, process->pidfd) != 0) {
-                free(poll);
-                return STREAMER_ENOMEM;
-        }
-        poll->data = process;
-        process->watch = poll;
-        return uv_poll_start(poll, UV_READABLE, on_exit_of) == 0 ? 0 : STREAMER_ENOMEM;
+        process->poll = (struct polled){.fd = process->pidfd, .ready = on_exit_of};
+        return poll_set_watch(polls_of(process), &process->poll, EPOLLIN) == 0 ? 0 : STREAMER_ENOMEM;
 }
 
 static void unwatch_process(struct process *process)
 {
-        if (process->watch != NULL)
-                uv_close(process->watch, free_handle);
+        poll_set_watch(polls_of(process), &process->poll, 0);
 }
 
 /* ---- life ---- */
@@ -207,8 +255,12 @@ static int start_handles(struct server *server, struct error *error)
         loop_task_init(&server->answer, server->loop, deferred_answer);
         loop_task_init(&server->notify, server->loop, events_send_next);
         uv_timer_init(server->loop, &server->tick);
-        server->tick.data = server;
-        uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
+        uv_prepare_init(server->loop, &server->about_to_wait);
+        server->tick.data = server->about_to_wait.data = server;
+        server->tick_at_ns = UINT64_MAX;
+        server->second_at_ns = now_ns() + SECOND;
+        uv_prepare_start(&server->about_to_wait, on_about_to_wait);
+        start_timer(server, now_ns() + TICK_NS);
         return 0;
 }
 
@@ -255,6 +307,7 @@ void server_close(struct server *server)
         uv_close((uv_handle_t *)&server->accept_poll, NULL);
         listener_close(&server->listener);
         uv_close((uv_handle_t *)&server->tick, NULL);
+        uv_close((uv_handle_t *)&server->about_to_wait, NULL);
         loads_cancel_all(server->loads);
         publications_stop(&server->publications);
         loads_check_prefault(server->loads);

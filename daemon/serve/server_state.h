@@ -32,6 +32,7 @@ enum server_ending {
 
 struct server {
         uv_loop_t *loop;
+        struct poll_set *polls; /* connections and processes */
         const struct limits *limits;
         const struct session_ops *session_ops; /* what sessions do */
         const struct roles *roles;
@@ -42,6 +43,7 @@ struct server {
         /* Adds a row for each key of the configuration. */
         void (*describe_config)(const struct reload *reload, struct items *rows);
         uint64_t exit_idle_ns, last_active_ns;                /* exits after so long without activity; 0: never */
+        bool was_busy;                                        /* a second ago */
         void (*exit)(struct server *server, const char *why); /* begins the end */
         enum server_ending ending;
         uid_t ended_by;             /* ending: the user who asked for it */
@@ -69,8 +71,13 @@ struct server {
         struct listener listener;
         uv_poll_t accept_poll;
         struct turns turns;
+        /* The timer (server.c): when it is due next, and for each_second(); UINT64_MAX: not before something happens.
+         */
         uv_timer_t tick;
-        unsigned ticks;
+        uv_prepare_t about_to_wait;
+        uint64_t tick_at_ns, second_at_ns;
+        uint64_t n_happened; /* what the loop had been called for when the timer was started last */
+        uint64_t n_accepted;
         bool closing; /* server_close() */
 
         struct list conns;       /* of struct conn */

@@ -229,7 +229,7 @@ void session_new_consume_fd(struct server *server, int fd)
         struct session *session = calloc(1, sizeof(*session));
         struct conn *conn = NULL;
         if (session != NULL)
-                conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turns);
+                conn = conn_new_consume_fd(server->polls, fd, &conn_ops, &server->limits->conn, &server->turns);
         else
                 close(fd);
         if (conn == NULL) {
@@ -254,4 +254,5 @@ void session_new_consume_fd(struct server *server, int fd)
         list_append(&server->up_to_date, &session->in_events);
         if (!conn->caller_unknown)
                 charge_connection(session);
+        conn_begin(conn);
 }

@@ -19,8 +19,8 @@ struct session_ops {
         session_verb *const *verbs; /* by enum verb */
         /* Frees what belongs to the session. */
         void (*closed)(struct session *session);
-        /* About once a second. */
-        void (*tick)(struct server *server);
+        /* About once a second. False: nothing has a time. */
+        bool (*tick)(struct server *server);
 };
 
 /* ---- answers ---- */
@@ -44,5 +44,6 @@ int session_reply_state(struct session *session, uint64_t id, const char *model,
 /* STREAMER_EFAILED: "is not ready", "is not loading"; STREAMER_ENOENT where there is no such model at all. */
 int session_state_error(const struct session *session, const char *model, const char *what, struct error *error);
 
-/* Takes the connection in. Beyond a limit the client receives an error and the end; on ENOMEM the end alone. */
+/* Takes the connection in, and answers what its client has sent already. Beyond a limit the client receives an error
+ * and the end; on ENOMEM the end alone. */
 void session_new_consume_fd(struct server *server, int fd);

@@ -194,7 +194,7 @@ void verb_task_set_deadline(struct verb_task *task)
 
 /* ---- time ---- */
 
-void verb_tasks_tick(struct server *server, uint64_t now)
+bool verb_tasks_tick(struct server *server, uint64_t now)
 {
         start_queued(server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
@@ -202,4 +202,5 @@ void verb_tasks_tick(struct server *server, uint64_t now)
                 if (task->deadline_ns != 0 && now >= task->deadline_ns && d->session != NULL)
                         deferred_time_out(d, verb_desc(d->request.verb)->name, "the storage did not answer in time");
         }
+        return !list_empty(&server->queued) || !list_empty(&server->started);
 }

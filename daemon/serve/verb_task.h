@@ -75,5 +75,5 @@ void verb_task_end(struct verb_task *task);
 /* ---- the server's ---- */
 
 /* About once a second: starts those that waited until their user read its replies; answers and abandons those whose
- * time is over. */
-void verb_tasks_tick(struct server *server, uint64_t now_ns);
+ * time is over. False: there are none. */
+bool verb_tasks_tick(struct server *server, uint64_t now_ns);

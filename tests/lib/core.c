@@ -11,6 +11,7 @@
 
 uv_loop_t core_loop;
 struct wake *core_wake;
+struct poll_set *core_polls;
 const struct caller core_caller;
 
 void core_begin(void)
@@ -18,7 +19,8 @@ void core_begin(void)
         log_set_level(LOG_LEVEL_ERROR);
         must(uv_loop_init(&core_loop));
         core_wake = wake_new(&core_loop);
-        ck_assert_ptr_nonnull(core_wake);
+        core_polls = poll_set_new(&core_loop);
+        ck_assert(core_wake != NULL && core_polls != NULL);
 }
 
 static void close_handle(uv_handle_t *handle, void *n)
@@ -33,11 +35,12 @@ void core_end(void)
 {
         unsigned n = 0;
         uv_walk(&core_loop, close_handle, &n);
-        ck_assert_uint_eq(n, 1); /* core_wake's: the tested modules have closed theirs */
+        ck_assert_uint_eq(n, 2); /* those of core_wake and core_polls: the tested modules have closed theirs */
         while (uv_run(&core_loop, UV_RUN_NOWAIT) != 0)
                 ;
         ck_assert_int_eq(uv_loop_close(&core_loop), 0);
         core_wake = wake_free(core_wake);
+        core_polls = poll_set_free(core_polls);
 }
 
 void core_settle(void)

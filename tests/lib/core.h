@@ -9,6 +9,7 @@
 #pragma once
 
 #include "daemon/base/metric/metric.h"
+#include "daemon/base/thread/poll_set.h"
 #include "daemon/base/util.h"
 #include "daemon/device/device.h"
 #include "daemon/load/content/resolve.h"
@@ -22,6 +23,7 @@
 
 extern uv_loop_t core_loop;
 extern struct wake *core_wake;
+extern struct poll_set *core_polls;
 
 /* Runs the loop until the condition is true; the test's timeout bounds the wait. */
 #define core_until(condition)                                                                                          \

@@ -58,13 +58,13 @@ static const struct conn_ops ops = {.frame = frame, .drained = drained, .closed 
 static void begin(void)
 {
         int ends[2];
-        must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+        must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
         client = ends[0];
-        must(fcntl(client, F_SETFL, O_NONBLOCK));
         turns_start(&turns, &core_loop, conn_serve);
-        conn = conn_new_consume_fd(&core_loop, ends[1], &ops, &limits, &turns);
+        conn = conn_new_consume_fd(core_polls, ends[1], &ops, &limits, &turns);
         ck_assert_ptr_nonnull(conn);
         conn_accept_long_frames(conn);
+        conn_begin(conn);
 }
 
 static void end(void)

@@ -358,11 +358,16 @@ static void end_repeat(struct repeat *row)
         row->since_ns = row->count = 0;
 }
 
-static void end_repeats(uint64_t now)
+/* True if some are left. */
+static bool end_repeats(uint64_t now)
 {
-        for (size_t i = 0; i < REPEAT_ROWS; i++)
+        bool left = false;
+        for (size_t i = 0; i < REPEAT_ROWS; i++) {
                 if (out.repeats[i].since_ns != 0 && now - out.repeats[i].since_ns >= REPEAT_NS)
                         end_repeat(&out.repeats[i]);
+                left = left || out.repeats[i].since_ns != 0;
+        }
+        return left;
 }
 
 /* True if it was logged already: then it is counted. Long messages count as different. */
@@ -387,11 +392,12 @@ static bool repeats(enum log_level level, const char *text, uint64_t now)
         return false;
 }
 
-void log_tick(void)
+bool log_tick(void)
 {
         pthread_mutex_lock(&out.mutex);
-        end_repeats(now_ns());
+        bool left = end_repeats(now_ns());
         unlock();
+        return left;
 }
 
 uint64_t log_lost(void)

@@ -71,8 +71,8 @@ void log_start(void);
 void log_flush(void);
 void log_stop(void);
 
-/* About once a second: logs what was counted. */
-void log_tick(void);
+/* About once a second: logs what was counted. False: nothing is left to be. */
+bool log_tick(void);
 /* Lines that the output did not accept. */
 uint64_t log_lost(void);
 

@@ -14,6 +14,7 @@
 struct wake {
         uv_poll_t poll;
         int event;
+        uint64_t count;
         pthread_mutex_t mutex;
         struct callback *oldest, **end; /* posted, and not run yet */
 };
@@ -38,7 +39,13 @@ static void on_event(uv_poll_t *poll, int status, int events)
         struct wake *wake = poll->data;
         eventfd_t n;
         eventfd_read(wake->event, &n);
+        wake->count++;
         wake_drain(wake);
+}
+
+uint64_t wake_count(const struct wake *wake)
+{
+        return wake->count;
 }
 
 struct wake *wake_new(struct uv_loop_s *loop)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct uv_loop_s;
 struct wake;
@@ -26,3 +27,6 @@ void wake_post(struct wake *wake, struct callback *callback);
 
 /* On the loop thread: runs what has been posted (used while shutting down). */
 void wake_drain(struct wake *wake);
+
+/* On the loop thread: how often it has run something. */
+uint64_t wake_count(const struct wake *wake);

@@ -366,7 +366,7 @@ static bool is_stuck(const struct work *work, uint64_t now, uint64_t limit_ns)
         return reads(work->lane) && !is_device && now > work->since_ns && now - work->since_ns > limit_ns;
 }
 
-void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t limit_ns)
+bool work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t limit_ns)
 {
         unsigned found = 0;
         pthread_mutex_lock(&pool->mutex);
@@ -380,9 +380,11 @@ void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t limit_ns)
                 pthread_cond_broadcast(&pool->more);
         }
         unsigned stuck = count_running(pool).stuck, n = pool->n_threads;
+        bool runs = !list_empty(&pool->running);
         pthread_mutex_unlock(&pool->mutex);
         if (found > 0)
                 log_warn("workers: %u of %u hang in storage that does not answer", stuck, n);
+        return runs;
 }
 
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *stuck)

@@ -67,9 +67,9 @@ void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char
 
 /* About once a second: work that runs for longer than limit_ns in another lane than WORK_LANE_CPU
  * and the devices' is stuck: its thread is counted out and replaced, until there are three times as many as there
- * should be.
+ * should be. True while something runs: it is to be called again.
  */
-void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t limit_ns);
+bool work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t limit_ns);
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *stuck);
 
 /* Stops taking work up. Waits for running work until `deadline_ns` (monotonic). True if every

@@ -281,14 +281,22 @@ void cuda_create_contexts(struct cuda *cuda)
                 submit(d, create_run);
 }
 
-void cuda_tick(struct cuda *cuda)
+/* Other threads than the loop's release a context that is held. */
+#define HELD_NS UINT64_C(1000000000)
+
+uint64_t cuda_tick(struct cuda *cuda)
 {
+        uint64_t next = UINT64_MAX;
         if (cuda == NULL)
-                return;
+                return next;
         lock_scope(&cuda->mutex);
-        list_each_item (struct cuda_device, d, &cuda->devices, link)
+        list_each_item (struct cuda_device, d, &cuda->devices, link) {
                 if (!d->working && is_expired(d))
                         submit(d, destroy_run);
+                uint64_t at = !d->exists ? UINT64_MAX : d->holders > 0 ? now_ns() + HELD_NS : d->idle_until;
+                next = at < next ? at : next;
+        }
+        return next;
 }
 
 bool cuda_close(struct cuda *cuda)

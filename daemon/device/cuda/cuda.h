@@ -35,8 +35,8 @@ struct cuda *cuda_free(struct cuda *cuda); /* after its devices; accepts NULL, r
 /* Creates the contexts of all devices, each on its device's thread. Contexts last until cuda_close() then. */
 void cuda_create_contexts(struct cuda *cuda);
 
-/* About ten times a second: destroys contexts whose retention is over. Accepts NULL. */
-void cuda_tick(struct cuda *cuda);
+/* Destroys contexts whose retention is over. Returns when it is to be called again; UINT64_MAX: never. Accepts NULL. */
+uint64_t cuda_tick(struct cuda *cuda);
 
 /* At the end, to be repeated until it returns true: destroys the contexts that nothing holds, which unregisters the
  * ring, before the ring is freed. False: some are held, or CUDA has not answered. Accepts NULL. */

@@ -53,6 +53,7 @@ struct prefault {
         bool started;
         /* Atomic, all of these: */
         bool fill, ending;
+        bool settled;   /* only a load changes anything: a modest one has no pool, another one is complete */
         bool requested; /* the device's thread requests `mutex` */
         uint64_t held, bytes;
         uint64_t recent[PREFAULT_RECENT]; /* sizes of segments */
@@ -159,12 +160,17 @@ static void log_short(struct prefault *prefault, const char *why)
         prefault->logged = true;
 }
 
+static bool is_complete(const struct prefault *prefault)
+{
+        uint64_t bytes = load_relaxed(&prefault->bytes) + HOST_HUGE_PAGE;
+        return bytes > target_size(prefault) || load_relaxed(&prefault->held) + bytes > prefault->opts.budget;
+}
+
 /* False: the file stays as large as it is. */
 static bool add_piece(struct prefault *prefault, uint64_t pool_left)
 {
         uint64_t bytes = load_relaxed(&prefault->bytes);
-        if (bytes + HOST_HUGE_PAGE > target_size(prefault) ||
-            load_relaxed(&prefault->held) + bytes + HOST_HUGE_PAGE > prefault->opts.budget)
+        if (is_complete(prefault))
                 return false;
         if (!machine_has(prefault, pool_left)) {
                 if (!prefault->opts.modest)
@@ -205,6 +211,9 @@ static void *prefault_thread(void *arg)
                         uint64_t pool_left = prefault->opts.modest ? machine_pool_left() : 0;
                         more = may_fill(prefault) &&
                                (shed_piece(prefault, pool_left) || add_piece(prefault, pool_left));
+                        bool settled = prefault->opts.modest ? load_relaxed(&prefault->bytes) == 0 && pool_left == 0
+                                                             : is_complete(prefault);
+                        store_relaxed(&prefault->settled, !more && settled);
                         pthread_mutex_unlock(&prefault->mutex);
                 }
         }
@@ -244,13 +253,14 @@ struct prefault *prefault_free(struct prefault *prefault)
 
 /* ---- without waiting ---- */
 
-void prefault_fill(struct prefault *prefault, bool fill)
+bool prefault_fill(struct prefault *prefault, bool fill)
 {
         if (prefault == NULL)
-                return;
+                return false;
         store_relaxed(&prefault->fill, fill);
         if (fill)
                 sem_post(&prefault->call);
+        return fill && !load_relaxed(&prefault->settled);
 }
 
 uint64_t prefault_bytes(const struct prefault *prefault)

@@ -302,7 +302,7 @@ static bool moves_no_byte(const struct reader *reader, const uint64_t *moved_ns,
         return now >= moved && now - moved >= reader->opts.stall_ns;
 }
 
-void reader_watch(struct reader *reader)
+bool reader_watch(struct reader *reader)
 {
         struct engine *files = &reader->engines[READ_PREAD];
         uint64_t now = now_ns();
@@ -323,10 +323,12 @@ void reader_watch(struct reader *reader)
         if (!list_empty(&reader->jobs))
                 reader_wake_locked(reader);
         unsigned stuck = files->stuck, alive = files->alive;
+        bool works = !list_empty(&reader->jobs) || stuck > 0 || files->busy > 0;
         pthread_mutex_unlock(&reader->mutex);
         if (stuck > before)
                 log_event(LOG_LEVEL_WARN, LOG_STORAGE_STALLED, NULL,
                           "reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
+        return works;
 }
 
 bool reader_job_stalled(const struct read_job *job)

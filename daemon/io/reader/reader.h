@@ -196,8 +196,8 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 bool reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
 
-/* About once a second: replaces threads that have moved no byte for stall_ns, up to a cap. */
-void reader_watch(struct reader *reader);
+/* About once a second: replaces threads that have moved no byte for stall_ns, up to a cap. False: none works. */
+bool reader_watch(struct reader *reader);
 bool reader_job_stalled(const struct read_job *job);
 
 /* Of a job that is over: the time spent in reads, and its maximum, which is the job's duration times its depth (its

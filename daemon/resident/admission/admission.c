@@ -384,8 +384,10 @@ bool admission_withdraw(struct admission_request *request)
         return true;
 }
 
-void admission_tick(struct admission *admission)
+bool admission_tick(struct admission *admission)
 {
-        if (!list_empty(&admission->queue))
-                resident_capacity_changed(admission->resident);
+        if (list_empty(&admission->queue))
+                return false;
+        resident_capacity_changed(admission->resident);
+        return true;
 }

@@ -80,8 +80,8 @@ void admission_relax(struct admission_request *request, bool evict, bool wait);
 /* Withdraws a request. True: it will not be answered; false: it was, or was never asked. */
 bool admission_withdraw(struct admission_request *request);
 
-/* About once a second: other software may have freed device memory. */
-void admission_tick(struct admission *admission);
+/* About once a second while a request waits, else false: other software may have freed device memory. */
+bool admission_tick(struct admission *admission);
 
 /* ---- estimates ---- */
 

@@ -373,9 +373,11 @@ bool host_cache_add(struct host_cache *cache, struct generation *generation)
         return true;
 }
 
-void host_cache_tick(struct host_cache *cache, uint64_t now)
+bool host_cache_tick(struct host_cache *cache, uint64_t now)
 {
+        bool waits = false;
         list_each_item_safe (struct host_copy, copy, &cache->copies, link) {
+                waits = waits || copy->state == HOST_COPY_WAITING;
                 if (copy->state != HOST_COPY_WAITING || now - copy->since_ns < WAIT_NS)
                         continue;
                 error_set(&copy->error, STREAMER_ETIMEOUT, "what is to be freed for it has not been in %u s",
@@ -383,6 +385,7 @@ void host_cache_tick(struct host_cache *cache, uint64_t now)
                 copy_drop(copy);
         }
         start_waiting(cache);
+        return waits;
 }
 
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,

@@ -73,8 +73,8 @@ void host_cache_init(struct host_cache *cache, struct resident *resident, uint64
  * False: the caller drops the ranks that still serve, and those that were cached meanwhile follow. */
 bool host_cache_add(struct host_cache *cache, struct generation *generation);
 
-/* About once a second: drops copies that have waited too long for capacity. */
-void host_cache_tick(struct host_cache *cache, uint64_t now);
+/* About once a second: drops copies that have waited too long for capacity. False: none waits. */
+bool host_cache_tick(struct host_cache *cache, uint64_t now);
 /* After a change: drops ranks that lack another one. */
 void host_cache_drop_partial_ranks(struct host_cache *cache);
 

@@ -628,10 +628,10 @@ struct generation *persist_generation(struct persist *persist, uint64_t id)
 
 /* ---- life ---- */
 
-void persist_tick(struct persist *persist, uint64_t now)
+uint64_t persist_tick(struct persist *persist, uint64_t now)
 {
         if (persist->frozen)
-                return;
+                return UINT64_MAX;
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
                 end_all_unverified(persist);
@@ -645,6 +645,12 @@ void persist_tick(struct persist *persist, uint64_t now)
                 pack_rows(persist);
         save(persist);
         send_batch(persist);
+        /* What waits for the store or for a worker is due again when that has answered. */
+        bool file_due =
+                (persist->due & (DUE_ROWS | DUE_FILE)) && persist->file.folder != NULL && !persist->file.writing;
+        if (file_due || (persist->due & DUE_RETRY))
+                return now;
+        return persist->claim_until_ns != 0 ? persist->claim_until_ns : UINT64_MAX;
 }
 
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,

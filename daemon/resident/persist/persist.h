@@ -126,8 +126,9 @@ void persist_deinit(struct persist *persist);
 void persist_changed(struct persist *persist);
 /* Before anything is sent: writes the snapshot if it is due. */
 void persist_sync(struct persist *persist);
-/* A few times a second: also writes the state file, and stores processes that hold leases. */
-void persist_tick(struct persist *persist, uint64_t now);
+/* A few times a second: also writes the state file, and stores processes that hold leases. Returns when it is to be
+ * called again; UINT64_MAX: not before something changes. */
+uint64_t persist_tick(struct persist *persist, uint64_t now);
 
 /* A lease of an earlier run whose process is not known; NULL if none has this token. */
 const struct lease_record *persist_unverified(const struct persist *persist, const unsigned char token[LEASE_TOKEN]);

@@ -22,16 +22,21 @@ uint64_t generation_expires_in(const struct generation *g, uint64_t now)
         return at == 0 ? 0 : at > now ? at - now : 1;
 }
 
-void resident_expire(struct resident *resident, uint64_t now)
+uint64_t resident_expire(struct resident *resident, uint64_t now)
 {
         unsigned n = 0;
+        uint64_t next = UINT64_MAX;
         list_each_item (struct generation, g, &resident->generations, link) {
                 bool drains = g->state == GENERATION_DRAINING;
                 uint64_t at = drains ? g->drained_by_ns : expires_at(g);
-                if (at == 0 || now < at || (drains && g->n_leases == 0))
+                if (at == 0 || (drains && g->n_leases == 0))
                         continue;
+                if (now < at) {
+                        next = at < next ? at : next;
+                        continue;
+                }
                 if (n++ == ENDS_PER_CALL)
-                        return;
+                        return now;
                 if (drains) {
                         generation_revoke(g);
                         continue;
@@ -41,4 +46,5 @@ void resident_expire(struct resident *resident, uint64_t now)
                 log_info("%s: generation %" PRIu64 " expired: %s", generation_name(g), g->number, why);
                 model_set_drop_ranks(g, GENERATION_READY, END_EXPIRED, why);
         }
+        return next;
 }

@@ -15,14 +15,15 @@
 /* Bytes that a connection receives in one turn, which also has a limit of time (turns.h). */
 #define READ_TURN (256 * KiB)
 
+/* Bytes of replies that wait for those to later requests. */
+#define CORKED_MAX (64 * KiB)
+
 struct out_frame {
         struct list link;
         size_t len, done, n_fds;
         unsigned char *data; /* after the descriptors */
         int fds[];
 };
-
-static void on_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- states ---- */
 
@@ -58,29 +59,18 @@ static void out_frame_free(struct out_frame *frame)
         free(frame);
 }
 
-static void on_closed(uv_handle_t *handle)
-{
-        free(container_of((uv_poll_t *)handle, struct conn, poll));
-}
-
 static bool is_queued(const struct conn *conn)
 {
         return !list_empty(&conn->turn.link);
 }
 
-static void stop_polling(struct conn *conn)
-{
-        uv_poll_stop(&conn->poll);
-        conn->polled = 0;
-}
-
 /* It is polled again when it has had its turn. */
-static void wait_for_turn(struct conn *conn, int events)
+static void wait_for_turn(struct conn *conn, uint32_t events)
 {
         conn->due |= events;
         if (is_queued(conn))
                 return;
-        stop_polling(conn);
+        poll_set_watch(conn->polls, &conn->poll, 0);
         turn_wait(conn->turns, &conn->turn, conn->caller.uid);
 }
 
@@ -89,7 +79,7 @@ static void wait_for_turn(struct conn *conn, int events)
 static void conn_resume(struct conn *conn)
 {
         conn->waiting_since = 0;
-        wait_for_turn(conn, UV_READABLE);
+        wait_for_turn(conn, EPOLLIN);
 }
 
 /* Does not free the connection. */
@@ -120,17 +110,15 @@ static void conn_fail(struct conn *conn, const char *why)
 
 static void update_poll(struct conn *conn)
 {
-        int events = UV_DISCONNECT;
+        uint32_t events = EPOLLRDHUP;
         if (conn_reads(conn))
-                events |= UV_READABLE;
-        if (!list_empty(&conn->out))
-                events |= UV_WRITABLE;
-        if (conn->state == CONN_ENDED || is_queued(conn) || events == conn->polled)
+                events |= EPOLLIN;
+        if (!list_empty(&conn->out) && !conn->held)
+                events |= EPOLLOUT;
+        if (conn->state == CONN_ENDED || is_queued(conn))
                 return;
-        conn->polled = events;
-        int r = uv_poll_start(&conn->poll, events, on_poll);
-        if (r != 0)
-                conn_fail(conn, strerror(-r));
+        if (poll_set_watch(conn->polls, &conn->poll, events) < 0)
+                conn_fail(conn, strerror(errno));
 }
 
 /* ---- blocking ---- */
@@ -188,6 +176,7 @@ static void fail_to_send(struct conn *conn, size_t len)
 /* The number of bytes that were sent, and with the first one the descriptors; 0: none can be now; -1: none ever. */
 static ssize_t transmit(struct conn *conn, const void *data, size_t len, const int *fds, size_t n_fds)
 {
+        require(!conn->held);
         ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
         if (n >= 0) {
                 conn->sent += (size_t)n;
@@ -205,19 +194,25 @@ static ssize_t transmit(struct conn *conn, const void *data, size_t len, const i
         return -1;
 }
 
-static void flush(struct conn *conn)
+static void send_queued(struct conn *conn)
 {
+        conn->held = false;
         while (!list_empty(&conn->out)) {
                 struct out_frame *f = container_of(conn->out.next, struct out_frame, link);
                 ssize_t n = transmit(conn, f->data + f->done, f->len - f->done, f->fds, f->done == 0 ? f->n_fds : 0);
                 if (n <= 0)
-                        break;
+                        return;
                 f->done += (size_t)n;
                 quota_adjust(&conn->output, conn->output.amount - (size_t)n);
                 if (f->done < f->len)
-                        break;
+                        return;
                 out_frame_free(f);
         }
+}
+
+static void flush(struct conn *conn)
+{
+        send_queued(conn);
         if (is_closing(conn) && list_empty(&conn->out)) {
                 conn_end(conn);
                 return;
@@ -249,7 +244,8 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         return true;
 }
 
-/* Sends at once if the queue is empty; queues the rest. False, with errno: it can be neither sent nor queued. */
+/* Queues it while the connection is corked, or something is queued that could not be sent; else sends what is queued,
+ * and it, and queues the rest. False, with errno: it can be neither sent nor queued. */
 static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
 {
         unsigned char *data = (unsigned char *)writer->buf.data;
@@ -258,7 +254,13 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
         if (writer->failed || len <= FRAME_HEADER || len - FRAME_HEADER > FRAME_MAX || n_fds > FRAME_FDS_MAX)
                 return false;
         frame_put_header(data, len - FRAME_HEADER);
-        ssize_t n = list_empty(&conn->out) ? transmit(conn, data, len, fds, n_fds) : 0;
+        if (conn->corked)
+                conn->held = conn->held || list_empty(&conn->out);
+        else if (conn->held)
+                send_queued(conn);
+        if (conn->state != CONN_OPEN)
+                return true;
+        ssize_t n = list_empty(&conn->out) && !conn->held ? transmit(conn, data, len, fds, n_fds) : 0;
         return n < 0 || (size_t)n == len || queue(conn, data + n, len - (size_t)n, fds, n == 0 ? n_fds : 0);
 }
 
@@ -318,13 +320,21 @@ static bool charge_input(struct conn *conn)
         return false;
 }
 
+/* Sends the replies that were held back. */
+static void uncork(struct conn *conn)
+{
+        conn->corked = false;
+        if (conn->held)
+                flush(conn);
+}
+
 /* Passes complete frames to the session until `until`, and one at least. False: no more is to be read now. */
 static bool conn_process(struct conn *conn, uint64_t until)
 {
         for (bool first = true; conn_reads(conn); first = false) {
                 if (!first && now_ns() >= until) {
-                        wait_for_turn(conn, UV_READABLE);
-                        return false;
+                        wait_for_turn(conn, EPOLLIN);
+                        break;
                 }
                 const void *data;
                 size_t len;
@@ -337,8 +347,12 @@ static bool conn_process(struct conn *conn, uint64_t until)
                 if (r <= 0)
                         break;
                 conn->waiting_since = 0;
+                conn->corked = frame_reader_whole(&conn->in) && conn->output.amount < CORKED_MAX;
                 conn->ops->frame(conn, data, len);
         }
+        uncork(conn);
+        if (is_queued(conn))
+                return false;
         if (conn->waiting_since == 0 && frame_reader_partial(&conn->in))
                 conn->waiting_since = now_ns();
         return conn_reads(conn);
@@ -387,44 +401,40 @@ static void on_readable(struct conn *conn, uint64_t until)
 }
 
 /* May free the connection. */
-static void serve_or_finish(struct conn *conn, int events, uint64_t until)
+static void serve_or_finish(struct conn *conn, uint32_t events, uint64_t until)
 {
         require(conn->magic == CONN_MAGIC);
         if (conn->state != CONN_ENDED) {
-                if (events & UV_WRITABLE)
+                if (events & EPOLLOUT)
                         flush(conn);
-                if ((events & UV_READABLE) && !is_closing(conn))
+                if ((events & EPOLLIN) && !is_closing(conn))
                         on_readable(conn, until);
-                else if (events & UV_DISCONNECT)
+                else if (events & EPOLLRDHUP)
                         conn_end(conn);
                 update_poll(conn);
         }
         if (conn->state != CONN_ENDED)
                 return;
-        /* All that is expensive is done within the turn; on_closed() only frees the connection. */
         list_remove(&conn->turn.link);
         conn->magic = 0;
         conn->ops->closed(conn);
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
                 out_frame_free(frame);
         frame_reader_deinit(&conn->in);
-        uv_close((uv_handle_t *)&conn->poll, on_closed);
+        poll_set_watch(conn->polls, &conn->poll, 0);
         close(conn->fd);
+        free(conn);
 }
 
-static void on_poll(uv_poll_t *poll, int status, int events)
+/* A client that closes with replies unread is an error: what it sent is read first. */
+static void on_ready(struct polled *poll, uint32_t events)
 {
-        struct conn *conn = poll->data;
+        struct conn *conn = container_of(poll, struct conn, poll);
         uint64_t until;
-        if (status < 0) {
-                /* The client closed with replies unread, and libuv has stopped polling. */
-                stop_polling(conn);
-                if (!conn_reads(conn)) {
-                        conn_end(conn);
-                        return;
-                }
-                events = UV_READABLE; /* what it sent is read first */
-        }
+        if (events & EPOLLERR)
+                events = conn_reads(conn) ? EPOLLIN : EPOLLRDHUP;
+        else if (events & EPOLLHUP)
+                events |= poll->events;
         if (turns_are_free(conn->turns, &until))
                 serve_or_finish(conn, events, until);
         else
@@ -436,18 +446,19 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 void conn_serve(struct turn *turn, uint64_t until_ns)
 {
         struct conn *conn = container_of(turn, struct conn, turn);
-        int due = conn->due;
+        uint32_t due = conn->due;
         conn->due = 0;
         serve_or_finish(conn, due, until_ns);
 }
 
-void conn_tick(struct conn *conn, uint64_t now)
+bool conn_tick(struct conn *conn, uint64_t now)
 {
         if (!list_empty(&conn->out) && conn->state != CONN_ENDED)
                 flush(conn); /* what the kernel refused for too many descriptors */
         if (conn_reads(conn) && conn->waiting_since != 0 && now > conn->waiting_since &&
             now - conn->waiting_since > conn->limits->frame_timeout_ns)
                 break_framing(conn, STREAMER_EPROTO, "frame: the rest of it did not come in time");
+        return conn->waiting_since != 0 || !list_empty(&conn->out);
 }
 
 /* ---- life ---- */
@@ -457,12 +468,11 @@ void conn_accept_long_frames(struct conn *conn)
         conn->in.max = FRAME_MAX;
 }
 
-struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
-                                 struct turns *turns)
+struct conn *conn_new_consume_fd(struct poll_set *polls, int fd, const struct conn_ops *ops,
+                                 const struct conn_limits *limits, struct turns *turns)
 {
         struct conn *conn = calloc(1, sizeof(*conn));
-        if (conn == NULL || uv_poll_init(loop, &conn->poll, fd) != 0) {
-                free(conn);
+        if (conn == NULL) {
                 close(fd);
                 return NULL;
         }
@@ -472,7 +482,8 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
         conn->limits = limits;
         conn->turns = turns;
         list_init(&conn->turn.link);
-        conn->poll.data = conn;
+        conn->polls = polls;
+        conn->poll = (struct polled){.fd = fd, .ready = on_ready};
         conn->waiting_since = now_ns(); /* for the first frame */
         list_init(&conn->out);
         frame_reader_init(&conn->in);
@@ -492,6 +503,14 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
                 conn->caller.uid = conn->caller.gid = (uid_t)-1;
                 peer_cred_enable(fd);
         }
-        update_poll(conn);
         return conn;
+}
+
+void conn_begin(struct conn *conn)
+{
+        uint64_t until;
+        if (turns_are_free(conn->turns, &until))
+                serve_or_finish(conn, EPOLLIN, until);
+        else
+                update_poll(conn);
 }

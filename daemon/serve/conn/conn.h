@@ -17,6 +17,9 @@
  * While it is open it is read unless something blocks it (enum conn_block). It is either polled, or it is in its user's
  * queue and waits for a turn (turns.h), with the events that it is served for then.
  *
+ * Replies to requests that were received together are sent together: a client that has sent several, such as hello and
+ * attach, wakes once.
+ *
  * No call blocks, and memory is bounded: a client that does not read its replies is not read either, and receives no
  * events; the largest frame is short until the session accepts long ones. conn_block() and conn_close() only mark:
  * requests are passed on, and the connection ends, in a later turn of the loop. Input is received by plain recv(), so
@@ -26,6 +29,7 @@
 
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
+#include "daemon/base/thread/poll_set.h"
 #include "daemon/serve/conn/turns.h"
 #include "daemon/source/roots/caller.h"
 #include "proto/codec.h"
@@ -75,14 +79,16 @@ struct conn {
         void *context;
         enum conn_state state;
         unsigned blocked; /* of enum conn_block */
-        uv_poll_t poll;
+        struct poll_set *polls;
+        struct polled poll; /* events 0: it is not polled */
         int fd;
-        int polled;       /* events; 0: it is not polled */
         struct turn turn; /* its place in its user's queue */
-        int due;          /* events that it is served for then */
+        uint32_t due;     /* events that it is served for then */
         struct frame_reader in;
         uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
         struct list out;        /* of struct out_frame */
+        bool corked;            /* more requests have been received, whose replies are sent together with the next */
+        bool held;              /* what is unsent was never tried: it was corked */
         /* Bytes of these, and of a long frame that is incomplete: charged to the client's user by the owner, who sets
          * the user's shares. */
         struct quota_charge output, input;
@@ -101,9 +107,11 @@ struct conn {
         struct caller caller;
 };
 
-/* Takes over fd. NULL on failure (fd is closed). */
-struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
-                                 struct turns *turns);
+/* Takes over fd, which is non-blocking. NULL on failure (fd is closed). */
+struct conn *conn_new_consume_fd(struct poll_set *polls, int fd, const struct conn_ops *ops,
+                                 const struct conn_limits *limits, struct turns *turns);
+/* Its owner is ready for its calls: serves what has been sent already, and polls from then on. May free it. */
+void conn_begin(struct conn *conn);
 /* Its client is a user that may send requests: from now on frames have up to FRAME_MAX bytes. */
 void conn_accept_long_frames(struct conn *conn);
 
@@ -133,8 +141,8 @@ void conn_serve(struct turn *turn, uint64_t until_ns);
 /* Ends the connection: at once, or with `flush` when what is queued was sent. */
 void conn_close(struct conn *conn, bool flush);
 
-/* About once a second: ends a client that began a frame and waits. */
-void conn_tick(struct conn *conn, uint64_t now);
+/* About once a second: ends a client that began a frame and waits. False: nothing of it has a time limit. */
+bool conn_tick(struct conn *conn, uint64_t now);
 
 /* Descriptors that the client may not have received yet. Asks the kernel how much the client has not read; the result
  * may include some that the client has just received. */

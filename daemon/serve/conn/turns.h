@@ -8,7 +8,7 @@
  *   that has more to do goes to the end of its user's queue. A request that has begun is completed, so a turn lasts
  *   longer by one request at the most: none may take more than some milliseconds.
  * - An iteration serves turns for LOOP_TASK_NS, and each other task of the loop (events, deferred replies) likewise.
- * - A connection in a queue is not polled: libuv would report the same sockets up to forty-eight times an iteration.
+ * - A connection in a queue is not polled.
  *
  * The end of a connection (its session, its leases, its descriptor) is a turn like a request, in the same order: it
  * precedes what the same user sends on another connection afterwards.

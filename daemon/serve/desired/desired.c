@@ -267,8 +267,9 @@ static void attempt_consume(struct desired_model *m)
         work_submit(m->desired->loads->pool, WORK_LANE_HUB, &m->work, resolve_run, resolve_done);
 }
 
-void desired_tick(struct desired *d, uint64_t now)
+uint64_t desired_tick(struct desired *d, uint64_t now)
 {
+        uint64_t next = UINT64_MAX;
         unsigned restored = 0, configured = 0;
         d->n = 0;
         list_each_item (const struct desired_model, m, &d->models, link) {
@@ -276,7 +277,10 @@ void desired_tick(struct desired *d, uint64_t now)
                 d->n++;
         }
         list_each_item_safe (struct desired_model, m, &d->models, link) {
-                if (m->state != DESIRED_WAITING || now < m->retry_at_ns)
+                if (m->state != DESIRED_WAITING)
+                        continue;
+                next = m->retry_at_ns < next ? m->retry_at_ns : next;
+                if (now < m->retry_at_ns)
                         continue;
                 if (m->origin == DESIRED_RESTORED && restored < RESTORED_PER_TICK) {
                         restored++;
@@ -286,6 +290,7 @@ void desired_tick(struct desired *d, uint64_t now)
                         configured += is_in_progress(m);
                 }
         }
+        return next;
 }
 
 /* ---- configured models ---- */

@@ -92,8 +92,8 @@ void desired_add(struct desired *desired, const struct generation *generation, c
 /* The rows of the names that are to be restored, as far as they are not resident (persist.h). */
 int desired_rows(const struct desired *desired, persist_row row, void *context);
 
-/* A few times a second. */
-void desired_tick(struct desired *desired, uint64_t now);
+/* Returns when it is to be called again; UINT64_MAX: not before something changes. */
+uint64_t desired_tick(struct desired *desired, uint64_t now);
 /* The daemon ends, and no tick follows: attempts in progress have no effect. */
 void desired_close(struct desired *desired);
 

@@ -290,12 +290,13 @@ static bool send_next_progress(struct session *session)
 }
 
 /* A round begins when all sessions are up to date, so with many of them each is notified less often. */
-void events_progress(struct server *server)
+bool events_progress(struct server *server)
 {
-        if (server->n_ops == 0 || !list_empty(&server->due))
-                return;
-        server->progress_round++;
-        mark_all(server);
+        if (server->n_ops > 0 && list_empty(&server->due)) {
+                server->progress_round++;
+                mark_all(server);
+        }
+        return server->n_ops > 0;
 }
 
 /* ---- the task ---- */

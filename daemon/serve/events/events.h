@@ -60,6 +60,7 @@ void events_changed(struct server *server, struct generation *generation, const 
 /* Tensors of the generation have arrived. */
 void events_mark_leases(const struct generation *generation);
 void events_load_ended(struct loads *loads);
-void events_progress(struct server *server);
+/* A few times a second, of the loads that are watched. False: there are none. */
+bool events_progress(struct server *server);
 /* A step of server->notify. */
 bool events_send_next(struct loop_task *loop_task);

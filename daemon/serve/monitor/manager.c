@@ -79,13 +79,16 @@ void manager_notify_ready(struct server *server)
 
 /* A manager that misses READY=1 ends the daemon, or considers it to be reloading for ever. The loop itself sends signs
  * of life, so that the manager notices when it hangs. */
-void manager_tick(struct server *server, uint64_t now)
+uint64_t manager_tick(struct server *server, uint64_t now)
 {
         uint64_t watchdog_ns = notify_watchdog_ns();
         if (server->ready_due)
                 manager_notify_ready(server);
-        if (watchdog_ns == 0 || now - server->alive_ns < watchdog_ns / 2)
-                return;
-        server->alive_ns = now;
-        notify_state("WATCHDOG=1");
+        if (watchdog_ns != 0 && now - server->alive_ns >= watchdog_ns / 2) {
+                server->alive_ns = now;
+                notify_state("WATCHDOG=1");
+        }
+        if (server->ready_due)
+                return now;
+        return watchdog_ns == 0 ? UINT64_MAX : server->alive_ns + watchdog_ns / 2;
 }

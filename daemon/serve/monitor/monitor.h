@@ -31,8 +31,8 @@ void metrics_http_free(struct metrics_http *metrics_http);   /* accepts NULL */
 
 /* The daemon serves, or has reloaded its configuration: repeated until the manager has received it. */
 void manager_notify_ready(struct server *server);
-/* A few times a second: readiness; WATCHDOG=1, if the manager expects it. */
-void manager_tick(struct server *server, uint64_t now_ns);
+/* Readiness; WATCHDOG=1, if the manager expects it. Returns when it is to be called again; UINT64_MAX: never. */
+uint64_t manager_tick(struct server *server, uint64_t now_ns);
 /* About once a second: sends the status line (loads, models, leases, preloads that are not ready) when it has changed.
  */
 void manager_send_status(struct server *server);

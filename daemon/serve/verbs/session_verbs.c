@@ -38,7 +38,8 @@ int verb_hello(struct session *session, struct request *request, struct error *e
         session->greeted = true;
         conn_accept_long_frames(session->conn);
         session->client = req->client != NULL ? strdup(req->client) : NULL;
-        /* Written once: they are most of what a client costs that connects. */
+        /* Written once, and left out where the client has the same list: they are most of what a client costs that
+         * connects. */
         static struct items features;
         if (features.n == 0 || features.w.failed) {
                 items_deinit(&features);
@@ -48,7 +49,8 @@ int verb_hello(struct session *session, struct request *request, struct error *e
         return session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
                              kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
                              karray("devices", write_device, resident, resident->n_devices),
-                             kitems("features", &features));
+                             ku64("features_number", features_number),
+                             kif(req->features != features_number, kitems("features", &features)));
 }
 
 int verb_ping(struct session *session, struct request *request, struct error *error)
@@ -199,11 +201,12 @@ static void on_closed(struct session *session)
         events_deinit(session); /* last: a publication that ends marks its publisher's lease */
 }
 
-static void tick(struct server *server)
+static bool tick(struct server *server)
 {
         list_each_item (struct conn, conn, &server->conns, link)
                 fetch_expire_transfers(conn->context, now_ns());
         publish_tick(server);
+        return server->file_bytes > 0;
 }
 
 const struct session_ops verbs_session_ops = {.verbs = handlers, .closed = on_closed, .tick = tick};

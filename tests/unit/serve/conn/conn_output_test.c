@@ -178,6 +178,89 @@ TEST(descriptors_that_a_client_sends_are_dropped)
         ck_assert_uint_eq(process_fds(getpid()), before);
 }
 
+/* ---- replies to requests that came together ---- */
+
+static unsigned n_unsent; /* replies that were corked when the last request was handled */
+
+static void answer_short(void)
+{
+        n_unsent = (unsigned)list_length(&conn->out);
+        reply(16, (char)('a' + frames), NULL, 0);
+}
+
+TEST(replies_to_requests_that_came_together_are_sent_with_the_last)
+{
+        unsigned char data[64], got[256];
+        size_t n = put_frame(data, "one");
+        n += put_frame(data + n, "two");
+        n += put_frame(data + n, "three");
+        on_frame = answer_short;
+        send_bytes(data, n);
+        core_until(frames == 3);
+        ck_assert_uint_eq(n_unsent, 2);
+        ck_assert(list_empty(&conn->out));
+        size_t len = 3 * (FRAME_HEADER + 1 + 2 + 1 + 16);
+        ck_assert_uint_eq(read_bytes(got, len), len);
+        ck_assert(memchr(got, 'b', len) < memchr(got, 'c', len));
+        ck_assert(memchr(got, 'c', len) < memchr(got, 'd', len));
+        /* One that comes alone is answered at once. */
+        send_frame("four");
+        core_until(frames == 4);
+        ck_assert_uint_eq(n_unsent, 0);
+}
+
+static void answer_with_a_descriptor(void)
+{
+        int fd = must(eventfd(7, EFD_CLOEXEC));
+        reply(16, (char)('a' + frames), &fd, frames == 2);
+        close(fd);
+}
+
+TEST(a_descriptor_comes_with_its_own_frame_behind_others)
+{
+        unsigned char data[64];
+        char first[64];
+        int got[1] = {-1};
+        size_t n = put_frame(data, "one"), n_got = 0;
+        n += put_frame(data + n, "two");
+        on_frame = answer_with_a_descriptor;
+        send_bytes(data, n);
+        core_until(frames == 2);
+        /* As a client does that reads frame by frame. */
+        ck_assert_int_eq(recv(client, first, FRAME_HEADER, 0), FRAME_HEADER);
+        size_t len = (unsigned char)first[3];
+        ck_assert_int_eq(recv(client, first, len, 0), (ssize_t)len);
+        ck_assert_int_gt(frame_recv_fds(client, first, sizeof(first), got, &n_got, 1, &(bool){false}), 0);
+        ck_assert_uint_eq(n_got, 1);
+        eventfd_t value;
+        must(eventfd_read(got[0], &value));
+        ck_assert_uint_eq(value, 7);
+}
+
+static void answer_at_length(void)
+{
+        n_unsent = (unsigned)list_length(&conn->out);
+        reply(40 * KiB, 'x', NULL, 0);
+}
+
+TEST(corked_replies_have_a_limit)
+{
+        unsigned char data[64], got[4 * KiB];
+        size_t n = 0;
+        unsigned most = 0;
+        for (unsigned i = 0; i < 8; i++)
+                n += put_frame(data + n, "a");
+        on_frame = answer_at_length;
+        send_bytes(data, n);
+        for (size_t used = 0; frames < 8; used = 0) {
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+                most = n_unsent > most ? n_unsent : most;
+                read_some(got, &used, sizeof(got));
+        }
+        ck_assert_uint_le(most, 4);
+        ck_assert(!closed);
+}
+
 /* ---- closing ---- */
 
 TEST(closing_with_flush_sends_queued_output_and_nothing_else)
@@ -316,10 +399,11 @@ static void peers_open(size_t n)
 {
         int ends[2];
         for (size_t i = 0; i < n; i++) {
-                must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+                must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
                 clients[i] = ends[0];
-                peers[i] = conn_new_consume_fd(&core_loop, ends[1], &peers_ops, &limits, &turns);
+                peers[i] = conn_new_consume_fd(core_polls, ends[1], &peers_ops, &limits, &turns);
                 ck_assert_ptr_nonnull(peers[i]);
+                conn_begin(peers[i]);
         }
         core_settle();
 }
