@@ -34,20 +34,21 @@ static bool is_inside(const void *memory)
 /* NULL: there is no room. */
 static void *take(size_t size)
 {
-        size_t n = (size + UNIT - 1) / UNIT, run = 0;
+        size_t n = (size + UNIT - 1) / UNIT, unused = 0;
         unsigned char *memory = __atomic_load_n(&arena.memory, __ATOMIC_ACQUIRE);
         if (memory == NULL || n == 0 || n > PIECE_MAX)
                 return NULL;
         lock_scope(&arena.mutex);
-        for (size_t i = 0; i<UNITS; i += arena.units[i]> 0 ? arena.units[i] : 1) {
-                run = arena.units[i] > 0 ? 0 : run + 1;
-                if (run < n)
-                        continue;
-                size_t first = i + 1 - n;
-                arena.units[first] = (uint8_t)n;
-                return memory + first * UNIT;
+        size_t at = 0;
+        while (at < UNITS && unused < n) {
+                uint8_t piece = arena.units[at];
+                unused = piece == 0 ? unused + 1 : 0;
+                at += piece == 0 ? 1 : piece;
         }
-        return NULL;
+        if (unused < n)
+                return NULL;
+        arena.units[at - n] = (uint8_t)n;
+        return memory + (at - n) * UNIT;
 }
 
 static size_t size_of(const void *piece)
