@@ -199,6 +199,7 @@ char *http_url_join(const char *base, const char *reference);
 /* Without the parameters of a signature in the query (X-Amz-*, X-Goog-*, and those of Azure, CloudFront and the older
  * forms), which differ from link to link. malloc'd; NULL: no memory. */
 char *http_url_without_signature(const char *url);
+bool http_url_is_signed(const char *url); /* it has some */
 
 /* ---- answers ---- */
 

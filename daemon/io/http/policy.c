@@ -173,27 +173,43 @@ static bool is_one_of(const char *parameter, const char *const *names)
         return false;
 }
 
-/* A parameter of these names belongs to a signature only if that is there, too: others may mean the content. */
-char *http_url_without_signature(const char *url)
+/* A parameter of the query that belongs to a signature; some names do only if that is there, too: others may mean the
+ * content. */
+static bool is_of_signature(const char *query, const char *parameter)
 {
         static const char *const amazon[] = {"X-Amz-", "X-Goog-", NULL};
         static const char *const azure[] = {"sv",    "sr",    "st",  "se",  "sp",  "sip", "spr", "sig",
                                             "skoid", "sktid", "skt", "ske", "sks", "skv", NULL};
         static const char *const links[] = {"Expires",        "Signature",      "Key-Pair-Id", "Policy",
                                             "AWSAccessKeyId", "GoogleAccessId", NULL};
+        if (is_one_of(parameter, amazon))
+                return true;
+        if (is_one_of(parameter, azure))
+                return has_parameter(query, "sig") && has_parameter(query, "sv");
+        return is_one_of(parameter, links) && has_parameter(query, "Signature") &&
+               (has_parameter(query, "Key-Pair-Id") || has_parameter(query, "AWSAccessKeyId") ||
+                has_parameter(query, "GoogleAccessId"));
+}
+
+bool http_url_is_signed(const char *url)
+{
+        const char *query = strchr(url, '?');
+        for (const char *at = query; at != NULL; at = strchr(at + 1, '&'))
+                if (is_of_signature(query + 1, at + 1))
+                        return true;
+        return false;
+}
+
+char *http_url_without_signature(const char *url)
+{
         char *text = strdup(url), *query = text != NULL ? strchr(text, '?') : NULL;
         if (query == NULL)
                 return text;
-        const char *from = strchr(url, '?') + 1;
-        bool is_azure = has_parameter(from, "sig") && has_parameter(from, "sv");
-        bool is_link = has_parameter(from, "Signature") &&
-                       (has_parameter(from, "Key-Pair-Id") || has_parameter(from, "AWSAccessKeyId") ||
-                        has_parameter(from, "GoogleAccessId"));
+        const char *signed_query = strchr(url, '?') + 1, *from = signed_query;
         char *to = query;
         for (size_t len; *from != '\0'; from += len + (from[len] == '&')) {
                 len = strcspn(from, "&");
-                if (is_one_of(from, amazon) || (is_azure && is_one_of(from, azure)) ||
-                    (is_link && is_one_of(from, links)))
+                if (is_of_signature(signed_query, from))
                         continue;
                 *to = to == query ? '?' : '&';
                 to++;

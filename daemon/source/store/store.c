@@ -28,6 +28,13 @@ size_t store_directory_len(const char *canonical)
 int store_canonical(const char *source, size_t key_at, char **out, struct error *error)
 {
         const char *key = source + key_at, *slash = strrchr(key, '/');
+        char shown[REDACTED_SOURCE];
+        redact_source(shown, source);
+        if (http_url_is_signed(source)) /* which is a secret, and no part of a key */
+                return error_set(error, STREAMER_EINVAL,
+                                 "%s?...: a link with a signature, which is no part of a source: the settings have it, "
+                                 "or the link is https://...",
+                                 shown);
         if (strlen(key) > KEY_MAX)
                 return error_set(error, STREAMER_EINVAL, "%.200s...: longer than a key can be", source);
         if (!codec_utf8(source, strlen(source)))

@@ -142,6 +142,23 @@ TEST(a_text_that_names_no_source_is_refused, EACH(refused_texts))
         ck_assert_ptr_null(out);
 }
 
+static const char *const links[] = {
+        "s3://b/m.safetensors?X-Amz-Algorithm=x&X-Amz-Signature=thesecret",
+        "gs://bucket/m/?X-Goog-Signature=thesecret",
+        "az://container/m/?sv=1&sig=thesecret",
+        "abfss://container@acct.dfs.core.windows.net/m?x=1&sv=1&sig=thesecret",
+};
+
+TEST(a_link_with_a_signature_is_no_source_of_a_store, EACH(links))
+{
+        char *out = NULL;
+        FAILS_WITH(error, source_canonical(links[_i], &out, &error), STREAMER_EINVAL,
+                   "?...: a link with a signature, which is no part of a source: the settings have it, or the link is "
+                   "https://...");
+        ck_assert_ptr_null(strstr(error.text, "thesecret"));
+        ck_assert_ptr_null(out);
+}
+
 TEST(a_key_has_a_length_that_is_bounded)
 {
         char *out = NULL, key[1024 + 2] = "";
