@@ -13,6 +13,17 @@ struct encryption *encryption_alloc(void)
         return encryption;
 }
 
+struct encryption *encryption_unknown(void)
+{
+        struct encryption *encryption = encryption_alloc();
+        if (encryption == NULL)
+                return NULL;
+        encryption->cipher = strdup("unknown");
+        encryption->signer = strdup("");
+        bool ok = encryption->cipher != NULL && encryption->signer != NULL;
+        return ok ? encryption : encryption_free(encryption);
+}
+
 /* Appends a word to a text of several, once. False: no memory. */
 static bool add_word(char **text, const char *word)
 {

@@ -18,6 +18,8 @@ struct encryption {
 };
 
 struct encryption *encryption_alloc(void); /* an empty one; NULL: no memory */
+/* Of files that are encrypted, of which nothing else is known. NULL: no memory. */
+struct encryption *encryption_unknown(void);
 /* Of these files, NULL where one is not encrypted; *out is NULL if none is. STREAMER_ENOMEM. */
 int encryption_new(struct encryption **out, struct encrypted_file *const *files, size_t n, struct error *error);
 struct encryption *encryption_ref(struct encryption *encryption);  /* NULL stays NULL */

@@ -221,6 +221,7 @@ static int read_encryption(struct resolved *resolved, size_t i, const struct sig
         struct encrypted_file **encrypted = &resolved->encrypted[i];
         struct error why = {0};
         int r = encrypted_file_read(encrypted, &file->header, checked, opts->keyring, &why);
+        resolved->refused = r < 0;
         if (r == 0 && *encrypted == NULL && opts->encrypted_only != NULL)
                 r = error_set(&why, STREAMER_EPERM, "not encrypted, and only encrypted files are loaded: %s",
                               opts->encrypted_only);

@@ -38,6 +38,7 @@ struct resolved {
         struct plan_file *files;           /* their headers, without tensors that the index takes from another file */
         struct encrypted_file **encrypted; /* of each; NULL: it is not encrypted */
         struct encryption *encryption;     /* of all; NULL: none is encrypted */
+        bool refused;                      /* a file is encrypted, and cannot be read; there is an error */
         struct plan plan;
 };
 

@@ -64,6 +64,16 @@ static int publish_from_resident(void)
         return publish_from(base, true);
 }
 
+/* What it was made from is not resident any more. */
+static int publish_without_base(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        opts = options(name);
+        opts.base = base;
+        streamer_detach(commit_model(c, claim_of(c, &opts, "absent"), 1));
+        return 0;
+}
+
 static int publish_from_plain(void)
 {
         return publish_from(plain, false);
@@ -94,6 +104,21 @@ TEST(the_rules_of_an_encrypted_base_apply, .to = 2)
         const json_t *shown = client_show(client_open(&test_daemon), name);
         ck_assert_str_eq(json_text(shown, "encryption.cipher"), "aes256gcm");
         ck_assert_ptr_nonnull(json_at(shown, "published"));
+}
+
+TEST(the_rules_of_an_encrypted_base_apply_when_it_is_not_resident, .to = 2)
+{
+        name = "derived";
+        if (_i == 1) {
+                encrypted_keys_write(suite_path("keys"), encrypted_keys("aes128gcm signer"));
+                ck_assert_int_eq(client_call_code(client_open(&test_daemon), "reload", NULL), 0);
+        }
+        ck_assert_int_eq(do_as(TRAINER, publish_without_base, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, attach_it, NULL), 0);
+        ck_assert_int_eq(do_as(VIEWER, attach_it, "derived: made from what was decrypted for uid 60102"),
+                         STREAMER_EPERM);
+        ck_assert_str_eq(json_text(client_show(client_open(&test_daemon), name), "encryption.cipher"),
+                         _i == 0 ? "aes256gcm" : "unknown");
 }
 
 TEST(those_of_a_plain_base_do_not)

@@ -18,6 +18,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
+#include "daemon/load/content/resolve.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -30,7 +31,9 @@ struct publish_find {
         struct device *device;
         struct published *want;
         struct source_identity loaded; /* base_model: of its files, when they were loaded */
-        struct encryption *encryption; /* of the base, if a model is resident that was loaded from it; a reference */
+        struct encryption *encryption; /* of the base; a reference. NULL: it is not encrypted */
+        struct keyring *keyring;       /* to read that from the base; a reference. NULL: a resident model tells */
+        struct resolve_budget budget;  /* of its headers */
         bool by_text; /* the client may not have its base opened: it is the recorded one if it has the same text */
         struct base_probe probes[BASE_PROBES];
         size_t at;        /* the probe that is under way */
@@ -49,6 +52,8 @@ static void find_deinit(struct verb_task *task)
                 base_probe_deinit(&find->probes[i]);
         published_free(find->want);
         encryption_free(find->encryption);
+        keyring_free(find->keyring);
+        quota_discharge(&find->budget.charge);
 }
 
 /* The published model of this name that serves on the device; NULL: none. */
@@ -304,11 +309,37 @@ static void find_start(struct verb_task *task)
         }
 }
 
+/* How the base is encrypted, by its headers. One that is, and cannot be read any more, is by a key that is not known.
+ */
+static void read_encryption(struct publish_find *find, const struct base_probe *probe)
+{
+        const struct loads *loads = find->task.server->loads;
+        const struct sources sources = sources_for(loads->sources, probe->roots, &probe->caller);
+        const struct resolve_opts opts = {
+                .layout = &find->device->layout, .block_size = loads->block_size, .keyring = find->keyring};
+        struct resolved resolved = {.borrowed = false};
+        struct error error = {0};
+        int r = source_open(&sources, probe->source, false, &resolved.set, &error)
+                        ?: resolve_plan(&resolved, &opts, &find->budget, &error);
+        if (r == 0)
+                find->encryption = encryption_ref(resolved.encryption);
+        else if (resolved.refused && (find->encryption = encryption_unknown()) == NULL)
+                error_no_memory(&find->task.error);
+        else if (r == STREAMER_ENOMEM || r == STREAMER_ELIMIT)
+                find->task.error = error;
+        resolve_deinit(&resolved);
+        find->keyring = keyring_free(find->keyring);
+}
+
 static void find_run(struct verb_task *task)
 {
         struct publish_find *find = container_of(task, struct publish_find, task);
-        if (find->at < BASE_PROBES)
-                base_probe_run(&find->probes[find->at], task->server->loads->sources);
+        if (find->at == BASE_PROBES)
+                return;
+        struct base_probe *probe = &find->probes[find->at];
+        base_probe_run(probe, task->server->loads->sources);
+        if (find->at == BASE_NAMED && find->keyring != NULL && probe->error.code == 0)
+                read_encryption(find, probe);
 }
 
 /* The base that the client names, as it is now. */
@@ -364,13 +395,33 @@ static void find_done(struct verb_task *task)
 static const struct verb_task_ops find_ops = {
         .start = find_start, .run = find_run, .done = find_done, .deinit = find_deinit};
 
-/* How the model is encrypted that was loaded from this source; NULL: it is not, or none is resident. */
-static struct encryption *loaded_as(const struct resident *resident, const char *canonical)
+/* A model that was loaded from this source, an encrypted one before others; NULL: none is resident. */
+static const struct generation *loaded_as(const struct resident *resident, const char *canonical)
 {
+        const struct generation *found = NULL;
         list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->published == NULL && g->encryption != NULL && strcmp(g->source, canonical) == 0)
-                        return g->encryption;
-        return NULL;
+                if (g->published == NULL && strcmp(g->source, canonical) == 0 &&
+                    (found == NULL || found->encryption == NULL))
+                        found = g;
+        return found;
+}
+
+/* Whether the base is encrypted, which a resident model tells, or its files do. */
+static int find_encryption(struct publish_find *find, const struct session *session, const char *canonical,
+                           struct error *error)
+{
+        struct server *server = session->server;
+        const struct generation *loaded = loaded_as(server->resident, canonical);
+        uid_t uid = session->conn->caller.uid;
+        if (loaded != NULL) {
+                find->encryption = encryption_ref(loaded->encryption);
+                return 0;
+        }
+        if (!request_of(find)->claim || find->by_text)
+                return 0;
+        find->keyring = keyring_ref(server->loads->keyring);
+        find->budget.user_max = share_max(server->limits, uid, QUOTA_TABLES);
+        return quota_hold(&server->users, uid, &find->budget.charge, QUOTA_TABLES, 0) < 0 ? error_no_memory(error) : 0;
 }
 
 /* The base: a source, which is opened only for callers who may load it, or that of a model that is resident. */
@@ -389,7 +440,9 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 if (r < 0)
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
-                find->encryption = encryption_ref(loaded_as(session->server->resident, canonical));
+                r = find_encryption(find, session, canonical, error);
+                if (r < 0)
+                        return r;
                 roots = grant.roots ?: roots;
                 source = canonical;
         } else if (req->base_model != NULL) {
