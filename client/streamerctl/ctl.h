@@ -4,7 +4,7 @@
  * (verbs.c), from which parsing, help and completion follow, and with which a test compares the
  * manual. Files group them: load.c, model_verbs.c (unload, pin, ...), wait.c, run.c, list.c (list, show,
  * explain), status.c (status, ps, metrics), config_verbs.c (whoami, config, reload), stream_verbs.c (cat, events),
- * fetch.c, top.c, doctor.c.
+ * export.c, fetch.c, top.c, doctor.c.
  */
 #pragma once
 
@@ -110,6 +110,7 @@ int verb_list(struct ctl *ctl);
 int verb_diff(struct ctl *ctl);
 int verb_ps(struct ctl *ctl);
 int verb_cat(struct ctl *ctl);
+int verb_export(struct ctl *ctl);
 int verb_events(struct ctl *ctl);
 int verb_fetch(struct ctl *ctl);
 int verb_version(struct ctl *ctl);

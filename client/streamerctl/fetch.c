@@ -6,6 +6,7 @@
  */
 #include "client/streamerctl/columns.h"
 #include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -66,18 +67,6 @@ static int open_parent(int output, const char *name, const char **last)
         return dir;
 }
 
-static bool write_all(int fd, const char *data, uint64_t size)
-{
-        while (size > 0) {
-                ssize_t n = write(fd, data, size);
-                if (n < 0 && errno != EINTR)
-                        return false;
-                data += n > 0 ? n : 0;
-                size -= n > 0 ? (uint64_t)n : 0;
-        }
-        return true;
-}
-
 static bool write_file(int dir, const char *name, const char *data, uint64_t size)
 {
         char part[64];
@@ -85,7 +74,7 @@ static bool write_file(int dir, const char *name, const char *data, uint64_t siz
         int fd = openat(dir, part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0)
                 return false;
-        bool ok = write_all(fd, data, size);
+        bool ok = write_whole(fd, data, size);
         ok = close(fd) == 0 && ok && renameat(dir, part, dir, name) == 0;
         int e = errno;
         if (!ok)

@@ -7,6 +7,7 @@
 
 #include "client/streamerctl/term.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -14,6 +15,22 @@
 #include <unistd.h>
 
 #define PROSE_MIN 16
+#define WRITE_MAX ((size_t)1 << 26)
+
+/* ---- bytes ---- */
+
+bool write_whole(int fd, const void *data, uint64_t size)
+{
+        const char *at = data;
+        while (size > 0) {
+                ssize_t n = write(fd, at, size < WRITE_MAX ? (size_t)size : WRITE_MAX);
+                if (n < 0 && errno != EINTR)
+                        return false;
+                at += n > 0 ? n : 0;
+                size -= n > 0 ? (uint64_t)n : 0;
+        }
+        return true;
+}
 
 /* ---- figures ---- */
 

@@ -25,6 +25,9 @@ char *human_left(char out[HUMAN_MAX], uint64_t done, uint64_t total, uint64_t ns
 char *escape(const char *s);
 void put_escaped(FILE *f, const char *s); /* allocates nothing */
 
+/* Whether all bytes were written; else errno says why. */
+bool write_whole(int fd, const void *data, uint64_t size);
+
 /* Ends the program with an error line and the exit code of STREAMER_ENOMEM; the line is text also with --json. */
 _Noreturn void out_of_memory(void);
 

@@ -5,39 +5,29 @@
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define WRITE_MAX ((size_t)1 << 26)
+#define READ_MAX ((size_t)1 << 26)
 
 /* ---- cat ---- */
 
-static int write_all(const struct ctl *ctl, const char *data, uint64_t n)
+static int write_out(const struct ctl *ctl, const char *data, uint64_t n)
 {
-        while (n > 0) {
-                ssize_t done = write(STDOUT_FILENO, data, n < WRITE_MAX ? (size_t)n : WRITE_MAX);
-                if (done < 0 && errno == EINTR)
-                        continue;
-                if (done < 0)
-                        return output_error(ctl);
-                data += done;
-                n -= (uint64_t)done;
-        }
-        return 0;
+        return write_whole(STDOUT_FILENO, data, n) ? 0 : output_error(ctl);
 }
 
 /* Copies through host memory. */
 static int cat_device(const struct ctl *ctl, const streamer_lease *lease, const streamer_tensor *tensor)
 {
-        char *buffer = malloc(WRITE_MAX);
+        char *buffer = malloc(READ_MAX);
         int rc = buffer != NULL ? 0 : ctl_fail(ctl, STREAMER_ENOMEM, ctl->args[0]);
         for (uint64_t at = 0; rc == 0 && at < tensor->bytes;) {
-                size_t n = tensor->bytes - at < WRITE_MAX ? (size_t)(tensor->bytes - at) : WRITE_MAX;
+                size_t n = tensor->bytes - at < READ_MAX ? (size_t)(tensor->bytes - at) : READ_MAX;
                 rc = streamer_tensor_read(lease, tensor, at, buffer, n);
-                rc = rc != 0 ? ctl_fail(ctl, rc, ctl->args[0]) : write_all(ctl, buffer, n);
+                rc = rc != 0 ? ctl_fail(ctl, rc, ctl->args[0]) : write_out(ctl, buffer, n);
                 at += n;
         }
         free(buffer);
@@ -51,7 +41,7 @@ static int cat(const struct ctl *ctl, const streamer_lease *lease)
         if (rc != 0)
                 return ctl_fail(ctl, rc, ctl->args[0]);
         if (strcmp(tensor.device_kind, "host") == 0)
-                return write_all(ctl, tensor.data, tensor.bytes);
+                return write_out(ctl, tensor.data, tensor.bytes);
         return cat_device(ctl, lease, &tensor);
 }
 

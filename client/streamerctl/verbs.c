@@ -202,6 +202,16 @@ const struct verb verbs[] = {
                  {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)}),
          .summary = "Write a tensor's bytes to standard output",
          .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
+        {.name = "export", .args = "MODEL PATH", .min_args = 2, .max_args = 2, .run = verb_export,
+         .flags = FLAGS(
+                 {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)}),
+         .summary = "Write a resident model as a safetensors file",
+         .about = "One file with all tensors and the metadata, from memory: the source is not read. A file that PATH\n"
+                  "names is replaced once the new one is whole and on disk. Of a published model the tensors of its\n"
+                  "table are written, each contiguous, and its attributes as metadata streamerd.attribute.NAME. What\n"
+                  "was decrypted is written as plain text. Requires the role 'attach'.",
+         .examples = "streamerctl export policy policy.safetensors\n"
+                     "streamerctl export llama-3-8b /backup/llama-3-8b.safetensors --json"},
         {.name = "fetch", .args = "SOURCE [FILE]...", .min_args = 1, .max_args = MANY, .run = verb_fetch,
          .flags = FLAGS(
                  {"--directory", "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(directory)},

@@ -23,6 +23,7 @@ COMMANDS = [
     ("load", "load {root}/m.safetensors"),
     ("load --detach", "load {root}/n.safetensors --detach"),
     ("wait", "wait n"),
+    ("export", "export n {root}/n-copy.safetensors"),
     ("fetch", "fetch {root}/m.safetensors --list"),
     ("list", "list"),
     ("show", "show witness --tensors"),

@@ -13,7 +13,7 @@
 #define NTH_MAX 100000
 #define SECONDS "20"
 
-static char *source, *folder;
+static char *source, *folder, *file;
 
 static const struct {
         const char *args[8];
@@ -26,6 +26,7 @@ static const struct {
         {{"show", "witness", "--tensors", "--json"}, false},
         {{"wait", "witness", "--json"}, false},
         {{"verify", "witness"}, false},
+        {{"export", "witness", "FILE", "-q"}, true},
         {{"fetch", "SOURCE", "--directory", "FOLDER"}, false},
         {{"unload", "nobody"}, false},
         {{"unload", "--all", "--dry-run"}, false},
@@ -39,6 +40,8 @@ static const char *argument(const char *arg)
 {
         if (strcmp(arg, "SOURCE") == 0)
                 return source;
+        if (strcmp(arg, "FILE") == 0)
+                return file;
         if (strcmp(arg, "FOLDER") == 0)
                 return folder;
         return strcmp(arg, "TENSOR") == 0 ? fixture_witness->tensors[0].name : arg;
@@ -106,6 +109,7 @@ static void start(void)
 {
         source = fixture_write(model_mixed(3, 1 << 16), "victim.safetensors");
         folder = suite_path("fetched");
+        file = suite_path("exported.safetensors");
         faults_begin(suite_folder());
         fixture_connect();
         unload_victim(); /* after a test that failed: the output depends on free memory */
