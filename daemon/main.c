@@ -307,6 +307,7 @@ static int make_server(struct daemon *d, struct error *error)
         s->trust_detach = c->cuda.trust_detach;
         s->publish_across_uids = c->publish.across_uids;
         s->publish_cuda_ipc = c->publish.cuda_ipc;
+        s->publish_keep = c->publish.keep;
         s->resident = &d->resident;
         s->loads = &d->loads;
         s->exit_idle_ns = c->exit_idle_ns;

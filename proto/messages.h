@@ -132,7 +132,8 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(publish_find, U64, timeout_ms, false, PROTO_DURATION_MAX)
 #define FIELDS_publish_begin(F) \
         F(publish_begin, U64, claim, true, 0) \
-        F(publish_begin, U64, bytes, true, 0)
+        F(publish_begin, U64, bytes, true, 0) \
+        F(publish_begin, BOOL, tensors, false, 0)
 #define FIELDS_publish_segment(F) \
         F(publish_segment, U64, claim, true, 0) \
         F(publish_segment, U64, bytes, true, 0)

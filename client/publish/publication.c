@@ -88,7 +88,8 @@ static int place(streamer_publication *p, const uint64_t *bytes, size_t n, uint6
 static int begin(streamer_publication *p, struct streamer_lease *lease, uint64_t bytes)
 {
         struct call call = {.accept = lease_accept, .arg = lease};
-        struct request request = {.verb = VERB_publish_begin, .u.publish_begin = {.claim = p->claim, .bytes = bytes}};
+        struct request request = {.verb = VERB_publish_begin,
+                                  .u.publish_begin = {.claim = p->claim, .bytes = bytes, .tensors = p->as_tensors}};
         int rc = channel_call(p->client, &request, &call, channel_deadline(p->client));
         if (rc != 0)
                 return lost(p, rc);

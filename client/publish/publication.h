@@ -28,6 +28,7 @@ struct placed_storage {
 struct streamer_publication {
         struct streamer_client *client;
         uint64_t claim, granularity;
+        bool as_tensors;              /* STREAMER_PUBLISH_TENSORS */
         struct streamer_lease *lease; /* NULL until it begins */
         struct lent_segment segments[MANIFEST_MAX_SEGMENTS];
         size_t n_segments;

@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#define FLAGS (STREAMER_PUBLISH_REPLACE | STREAMER_PUBLISH_NO_WAIT)
+#define FLAGS (STREAMER_PUBLISH_REPLACE | STREAMER_PUBLISH_NO_WAIT | STREAMER_PUBLISH_TENSORS)
 
 static int take_reply(const streamer_client *c, const msgpack_object *reply, streamer_found *found)
 {
@@ -36,7 +36,7 @@ static int take_reply(const streamer_client *c, const msgpack_object *reply, str
         return found->differs ? 0 : fail(c, STREAMER_ENOMEM, "publish_find: no memory");
 }
 
-static int take_claim(streamer_client *c, const msgpack_object *reply, streamer_publication **claim)
+static int take_claim(streamer_client *c, const msgpack_object *reply, unsigned flags, streamer_publication **claim)
 {
         uint64_t id, granularity;
         if (!object_u64(reply, "claim", &id))
@@ -47,7 +47,10 @@ static int take_claim(streamer_client *c, const msgpack_object *reply, streamer_
         struct streamer_publication *p = calloc(1, sizeof(*p));
         if (!p)
                 return fail(c, STREAMER_ENOMEM, "publish_find: no memory");
-        *p = (struct streamer_publication){.client = channel_ref(c), .claim = id, .granularity = granularity};
+        *p = (struct streamer_publication){.client = channel_ref(c),
+                                           .claim = id,
+                                           .granularity = granularity,
+                                           .as_tensors = (flags & STREAMER_PUBLISH_TENSORS) != 0};
         *claim = p;
         return 0;
 }
@@ -101,7 +104,7 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
         struct streamer_publication *made = NULL;
         rc = take_reply(client, reply, &result);
         if (rc == 0 && claim)
-                rc = take_claim(client, reply, &made);
+                rc = take_claim(client, reply, o.flags, &made);
         if (rc != 0) {
                 free(result.differs);
                 lock_scope(&client->lock);

@@ -75,6 +75,7 @@ struct config {
         struct {
                 bool across_uids; /* false: the publisher's user and root attach to what it has published */
                 bool cuda_ipc;    /* false: nothing is published in memory that stays writable for clients */
+                uint64_t keep;    /* 2: generations of one name that clients have made of tensors */
         } publish;
         struct {
                 char **keys; /* files of them: "file:PATH", "credential:NAME" */

@@ -133,6 +133,7 @@ const struct setting settings[] = {
         {"host_cache", SETTING_SIZE, F(host_cache), "0", 0, TiB},
         {"publish.across_uids", BOOL(publish.across_uids)},
         {"publish.cuda_ipc", BOOL(publish.cuda_ipc)},
+        {"publish.keep", SETTING_NUMBER, F(publish.keep), "2", 2, 1000000},
         {"encryption.keys", LIST(encryption.keys, list_keys)},
         {"encryption.plaintext_tensors", SETTING_WORD, F(encryption.plaintext_tensors), "refuse", .words = plaintext_words},
         {"encryption.require", BOOL(encryption.require)},

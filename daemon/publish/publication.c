@@ -267,7 +267,36 @@ static int round_bytes(const struct publication *p, uint64_t *bytes, struct erro
         return 0;
 }
 
-int publication_begin(struct publication *p, uint64_t bytes, const struct model_settings *settings,
+/* Of this name and device, made as tensors: it serves, or leases hold its memory. */
+static bool is_kept(const struct publication *p, const struct generation *g)
+{
+        bool in_memory = g->state == GENERATION_READY || (generation_drains(g) && g->n_leases > 0);
+        return in_memory && g->device == p->device && g->published != NULL && g->published->as_tensors &&
+               strcmp(generation_name(g), p->name) == 0;
+}
+
+/* A process that makes one generation after the other has a fixed footprint, whoever reads them. */
+static int check_kept(const struct publication *p, struct error *error)
+{
+        uint64_t n = 0, oldest = 0;
+        unsigned leases = 0;
+        list_each_item (const struct generation, g, &p->publications->loads->resident->generations, link) {
+                if (!is_kept(p, g))
+                        continue;
+                if (n++ == 0) {
+                        oldest = g->number;
+                        leases = g->n_leases;
+                }
+        }
+        if (n < p->publications->keep)
+                return 0;
+        return error_set(error, STREAMER_ELIMIT,
+                         "%s: %" PRIu64 " generations are in memory (publish.keep: %" PRIu64 "); generation %" PRIu64
+                         " has %u lease%s",
+                         p->name, n, p->publications->keep, oldest, leases, leases == 1 ? "" : "s");
+}
+
+int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, const struct model_settings *settings,
                       const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error)
 {
         struct resident *resident = p->publications->loads->resident;
@@ -276,9 +305,11 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         uint64_t rounded = bytes;
         int r = check_state(p, PUBLICATION_CLAIMED, error)
                         ?: publication_check_name(resident, p->name, p->device, error)
-                        ?: round_bytes(p, &rounded, error);
+                        ?: round_bytes(p, &rounded, error)
+                        ?: as_tensors ? check_kept(p, error) : 0;
         if (r < 0)
                 return r;
+        p->published->as_tensors = as_tensors;
         snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
         struct generation *g = generation_new(resident, p->name, source, p->device, p->caller.uid);
         if (g == NULL)

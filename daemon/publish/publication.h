@@ -55,6 +55,7 @@ struct publications {
         struct loads *loads;    /* whose sources, memory and workers they share */
         struct quotas *users;
         unsigned hashers; /* workers that hash one model: up to PUBLICATION_HASHERS */
+        uint64_t keep;    /* generations of a name, made as tensors, that are in memory at once: at least 2 */
         uint64_t last_id;
         /* A claim has ended. */
         void (*ended)(const struct publication *publication);
@@ -123,9 +124,11 @@ struct publication *publication_new(struct publications *publications, const cha
 /* Whether a model of this name may be published on the device: STREAMER_EBUSY where one that was loaded serves. */
 int publication_check_name(struct resident *resident, const char *name, const struct device *device,
                            struct error *error);
-/* Charges the client's user, and asks for memory. */
-int publication_begin(struct publication *publication, uint64_t bytes, const struct model_settings *settings,
-                      const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error);
+/* Charges the client's user, and asks for memory. `as_tensors`: see published.h; STREAMER_ELIMIT where as many
+ * generations of the name as are kept would remain in memory beside it. */
+int publication_begin(struct publication *publication, uint64_t bytes, bool as_tensors,
+                      const struct model_settings *settings, const struct quota_limits *limits,
+                      publication_done_fn *done, void *context, struct error *error);
 /* A segment of at least so many bytes: the generation's last one, when it is done. */
 int publication_add_segment(struct publication *publication, uint64_t bytes, publication_done_fn *done, void *context,
                             struct error *error);

@@ -2,6 +2,7 @@
 #include "daemon/resident/published.h"
 
 #include "daemon/base/util.h"
+#include "proto/codec.h"
 #include "proto/published/table.h"
 
 #include <inttypes.h>
@@ -166,9 +167,13 @@ static bool read_pairs(struct published *p, const struct manifest_view *manifest
 
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error)
 {
+        const char *why;
         *out = calloc(1, sizeof(**out));
-        if (*out != NULL && read_pairs(*out, manifest))
+        if (*out != NULL && read_pairs(*out, manifest)) {
+                (*out)->as_tensors =
+                        manifest_find(manifest, PUBLISHED_TABLE_NAME, strlen(PUBLISHED_TABLE_NAME), &why) == -1;
                 return 0;
+        }
         *out = published_free(*out);
         return error_set(error, STREAMER_ECORRUPT, "the key and base of a published model cannot be read");
 }
@@ -191,57 +196,205 @@ static const void *read_table(const struct segment *segment, const struct publis
 
 /* ---- the manifest ---- */
 
-static void add_record(struct manifest_fill *fill, uint64_t i, const char *name,
-                       const struct published_storage *storage)
+/* A manifest whose records are added in byte order of their names. */
+struct build {
+        struct manifest_fill fill;
+        uint64_t n_records, n_shapes;
+};
+
+static int build_new(struct build *b, struct table *manifest, const struct manifest_counts *counts,
+                     const struct segment *segments, struct error *error)
 {
-        size_t len = strlen(name);
-        struct manifest_header *header = fill->header;
-        unsigned char *base = (unsigned char *)header;
-        struct manifest_record *records = (void *)(base + header->records_off);
-        uint64_t *shapes = (void *)(base + header->shapes_off);
-        shapes[i] = storage->bytes;
-        records[i] = (struct manifest_record){.name_off = manifest_add_text(fill, name, len),
-                                              .name_len = (uint32_t)len,
-                                              .dtype = DTYPE_U8,
-                                              .shape_off = i,
-                                              .rank = 1,
-                                              .segment = storage->segment,
-                                              .offset = storage->offset,
-                                              .bytes = storage->bytes};
-        header->data_bytes += storage->bytes;
+        uint64_t size = manifest_size(counts);
+        if (size == 0)
+                return error_set(error, STREAMER_EINVAL, "the table of tensors would exceed %" PRIu64 " bytes",
+                                 MANIFEST_MAX_SIZE);
+        int r = host_table_new(manifest, "streamerd-manifest", size, error);
+        if (r < 0)
+                return r;
+        struct manifest_header *header = manifest_init(manifest->map, counts);
+        struct manifest_segment *sizes = (void *)((unsigned char *)header + header->segments_off);
+        for (unsigned i = 0; i < counts->n_segments; i++)
+                sizes[i].size = segments[i].size;
+        *b = (struct build){.fill.header = header};
+        return 0;
 }
 
-/* The names are in byte order; the table's name follows those of all storages. */
-static int build_manifest(struct table *manifest, const struct published *published, const struct segment *segments,
+/* The record's place, dtype and rank are the caller's. */
+static void add_record(struct build *b, const char *name, struct manifest_record record, const uint64_t *shape)
+{
+        struct manifest_header *header = b->fill.header;
+        unsigned char *base = (unsigned char *)header;
+        uint64_t *shapes = (uint64_t *)(void *)(base + header->shapes_off) + b->n_shapes;
+        struct manifest_record *records = (void *)(base + header->records_off);
+        record.name_len = (uint32_t)strlen(name);
+        record.name_off = manifest_add_text(&b->fill, name, record.name_len);
+        record.shape_off = b->n_shapes;
+        for (uint32_t d = 0; d < record.rank; d++)
+                shapes[d] = shape[d];
+        b->n_shapes += record.rank;
+        records[b->n_records++] = record;
+        header->data_bytes += record.bytes;
+}
+
+static void check_complete(const struct build *b, const struct manifest_counts *counts)
+{
+        require(b->fill.used == counts->strings_len && b->n_records == counts->n_records &&
+                b->n_shapes == counts->n_shapes && b->fill.n_pairs == counts->n_metadata);
+}
+
+/* ---- of storages ---- */
+
+static void add_bytes(struct build *b, const char *name, const struct published_storage *storage)
+{
+        const struct manifest_record record = {.dtype = DTYPE_U8,
+                                               .rank = 1,
+                                               .segment = storage->segment,
+                                               .offset = storage->offset,
+                                               .bytes = storage->bytes};
+        add_record(b, name, record, &storage->bytes);
+}
+
+/* The table's name follows those of all storages. */
+static int build_storages(struct table *manifest, const struct published *published, const struct segment *segments,
                           unsigned n_segments, const struct published_view *view, const struct published_storage *table,
                           struct error *error)
 {
         char name[2 * NAME_SIZE];
+        struct build b;
         uint64_t n = view->header->n_storages;
         struct manifest_counts counts = {.n_records = n + 1,
                                          .n_shapes = n + 1,
                                          .n_segments = n_segments,
                                          .strings_len = n * NAME_SIZE + sizeof(PUBLISHED_TABLE_NAME)};
         put_pairs(published, &counts, NULL);
-        uint64_t size = manifest_size(&counts);
-        if (size == 0)
-                return error_set(error, STREAMER_EINVAL, "the table of storages would exceed %" PRIu64 " bytes",
-                                 MANIFEST_MAX_SIZE);
-        int r = host_table_new(manifest, "streamerd-manifest", size, error);
+        int r = build_new(&b, manifest, &counts, segments, error);
         if (r < 0)
                 return r;
-        struct manifest_header *header = manifest_init(manifest->map, &counts);
-        struct manifest_fill fill = {.header = header};
-        struct manifest_segment *sizes = (void *)((unsigned char *)header + header->segments_off);
-        for (unsigned i = 0; i < n_segments; i++)
-                sizes[i].size = segments[i].size;
         for (uint64_t i = 0; i < n; i++) {
                 snprintf(name, sizeof(name), PUBLISHED_STORAGE_NAME, (unsigned long long)i);
-                add_record(&fill, i, name, published_storage(view, i));
+                add_bytes(&b, name, published_storage(view, i));
         }
-        add_record(&fill, n, PUBLISHED_TABLE_NAME, table);
-        put_pairs(published, NULL, &fill);
-        require(fill.used == counts.strings_len);
+        add_bytes(&b, PUBLISHED_TABLE_NAME, table);
+        put_pairs(published, NULL, &b.fill);
+        check_complete(&b, &counts);
+        return 0;
+}
+
+/* ---- of tensors ---- */
+
+static const char *name_of(const struct published_view *view, const struct published_tensor *t)
+{
+        return view->strings + t->name_off;
+}
+
+static bool is_reserved(const char *name)
+{
+        return strncmp(name, PUBLISHED_OWN, strlen(PUBLISHED_OWN)) == 0;
+}
+
+static bool is_contiguous(const struct published_tensor *t, const uint64_t *shape, const uint64_t *strides)
+{
+        uint64_t step = 1;
+        for (uint32_t d = t->rank; d-- > 0;) {
+                if (shape[d] == 0)
+                        return true;
+                if (shape[d] > 1 && strides[d] != step)
+                        return false;
+                step *= shape[d];
+        }
+        return true;
+}
+
+/* A tensor as safetensors has them: the record of one, or STREAMER_EINVAL. */
+static int tensor_record(const struct published_view *view, const struct published_tensor *t,
+                         struct manifest_record *record, struct error *error)
+{
+        const char *name = name_of(view, t), *dtype = view->strings + t->dtype_off, *why = NULL;
+        const uint64_t *shape = view->numbers + t->numbers_off;
+        const struct published_storage *storage = published_storage(view, t->storage);
+        int number = dtype_find(dtype, t->dtype_len);
+        if (number < 0 || dtype_bits((unsigned)number) != 8 * t->item)
+                return error_set(error, STREAMER_EINVAL,
+                                 "the table is refused: tensor '%.200s': %.60s of %u bytes is no dtype of safetensors",
+                                 name, dtype, t->item);
+        if (is_reserved(name) || !codec_utf8(name, t->name_len))
+                why = "its name is reserved, or not UTF-8";
+        else if (t->alias != 0)
+                why = "it shares bytes with others";
+        else if (!is_contiguous(t, shape, shape + t->rank))
+                why = "it is not contiguous";
+        if (why != NULL)
+                return error_set(error, STREAMER_EINVAL, "the table is refused: tensor '%.200s': %s", name, why);
+        *record = (struct manifest_record){.dtype = (uint32_t)number,
+                                           .rank = t->rank,
+                                           .segment = storage->segment,
+                                           .offset = storage->offset + t->offset,
+                                           .bytes = t->item};
+        for (uint32_t d = 0; d < t->rank; d++) /* an extent: it does not overflow, unless it is empty */
+                record->bytes = shape[d] == 0 || record->bytes == 0 ? 0 : record->bytes * shape[d];
+        return 0;
+}
+
+static int check_attributes(const struct published_view *view, struct error *error)
+{
+        for (uint64_t i = 0; i < view->header->n_attributes; i++) {
+                const struct published_attribute *a = published_attribute(view, i);
+                const char *name = view->strings + a->name_off, *value = view->strings + a->value_off;
+                if (is_reserved(name) || !codec_utf8(name, a->name_len) || !codec_utf8(value, a->value_len))
+                        return error_set(error, STREAMER_EINVAL,
+                                         "the table is refused: metadata '%.200s': its name is reserved, or a text is "
+                                         "not UTF-8",
+                                         name);
+        }
+        return 0;
+}
+
+static int by_name(const void *a, const void *b, void *view)
+{
+        return strcmp(name_of(view, *(const struct published_tensor *const *)a),
+                      name_of(view, *(const struct published_tensor *const *)b));
+}
+
+static void put_attributes(const struct published_view *view, struct manifest_counts *counts,
+                           struct manifest_fill *fill)
+{
+        for (uint64_t i = 0; i < view->header->n_attributes; i++) {
+                const struct published_attribute *a = published_attribute(view, i);
+                put_text(view->strings + a->name_off, view->strings + a->value_off, a->value_len, counts, fill);
+        }
+}
+
+static int build_tensors(struct table *manifest, const struct published *published, const struct segment *segments,
+                         unsigned n_segments, struct published_view *view, struct error *error)
+{
+        struct build b;
+        struct manifest_record record;
+        uint64_t n = view->header->n_tensors;
+        struct manifest_counts counts = {.n_records = n, .n_segments = n_segments};
+        cleanup_free const struct published_tensor **sorted = malloc((n + 1) * sizeof(*sorted));
+        int r = sorted != NULL ? check_attributes(view, error) : error_no_memory(error);
+        for (uint64_t i = 0; r == 0 && i < n; i++) {
+                const struct published_tensor *t = sorted[i] = published_tensor(view, i);
+                r = tensor_record(view, t, &record, error);
+                counts.n_shapes += t->rank;
+                counts.strings_len += t->name_len + 1;
+        }
+        put_pairs(published, &counts, NULL);
+        put_attributes(view, &counts, NULL);
+        if (r == 0)
+                r = build_new(&b, manifest, &counts, segments, error);
+        if (r < 0)
+                return r;
+        if (n > 0)
+                qsort_r(sorted, n, sizeof(*sorted), by_name, view);
+        for (uint64_t i = 0; i < n; i++) {
+                require(tensor_record(view, sorted[i], &record, NULL) == 0);
+                add_record(&b, name_of(view, sorted[i]), record, view->numbers + sorted[i]->numbers_off);
+        }
+        put_pairs(published, NULL, &b.fill);
+        put_attributes(view, NULL, &b.fill);
+        check_complete(&b, &counts);
         return 0;
 }
 
@@ -269,5 +422,6 @@ int published_manifest_build(struct table *manifest, const struct published *pub
                 return error_set(error, STREAMER_ENOMEM, "no memory to check the table");
         if (r < 0)
                 return error_set(error, STREAMER_EINVAL, "the table is refused: %s", text);
-        return build_manifest(manifest, published, segments, n_segments, &view, table, error);
+        return published->as_tensors ? build_tensors(manifest, published, segments, n_segments, &view, error)
+                                     : build_storages(manifest, published, segments, n_segments, &view, table, error);
 }

@@ -2,6 +2,9 @@
  *
  * What identifies a published model: its key, and the model that it was made from. Two are the same if no field
  * differs. It is persisted in the model's manifest, as metadata, where clients read it, too; and how that is made.
+ *
+ * The records of the manifest are the storages and the client's table; or, `as_tensors`, the tensors of that table,
+ * which are then those of an ordinary model, and the table itself is not part of it.
  */
 #pragma once
 
@@ -25,6 +28,7 @@ struct published_base {
 struct published {
         char **key; /* "NAME=VALUE", in order of names */
         size_t n_key;
+        bool as_tensors;
         struct published_base base;
 };
 
@@ -40,11 +44,11 @@ void published_key_differs(const struct published *have, const struct published 
 
 /* ---- the manifest ---- */
 
-/* Made from the client's table in the sealed memory: a record for each storage and one for the table, and the key and
- * base as metadata. It has no digests yet. On a worker, which gives up once *stop is true. STREAMER_EINVAL where the
- * table is refused. */
+/* Made from the client's table in the sealed memory: a record for each storage and one for the table, or one for each
+ * tensor; and the key and base as metadata, in front of the attributes of a model that is made as tensors. It has no
+ * digests yet. On a worker, which gives up once *stop is true. STREAMER_EINVAL where the table is refused. */
 int published_manifest_build(struct table *manifest, const struct published *published, const struct segment *segments,
                              unsigned n_segments, const struct published_storage *table, const bool *stop,
                              struct error *error);
-/* The key and base. STREAMER_ECORRUPT. */
+/* The key and base, and whether it was made as tensors. STREAMER_ECORRUPT. */
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error);

@@ -285,6 +285,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         quotas_init(&server->users);
         server->publications =
                 (struct publications){.loads = server->loads, .users = &server->users, .ended = on_publication_ended};
+        server->publications.keep = server->publish_keep;
         publications_init(&server->publications);
         leases_init(&server->leases);
         server->leases.watch = watch_process;

@@ -53,6 +53,7 @@ struct server {
         bool publish_across_uids;   /* published models may be attached to by every user */
         bool decrypted_across_uids; /* likewise those that were decrypted */
         bool publish_cuda_ipc;      /* clients may publish in memory that stays writable */
+        uint64_t publish_keep;      /* struct publications */
         struct resident *resident;
         struct loads *loads;
         struct publications publications;

@@ -580,6 +580,11 @@ typedef struct streamer_publication streamer_publication;
 
 #define STREAMER_PUBLISH_REPLACE 1u /* claim it even where it is published already with this key and base */
 #define STREAMER_PUBLISH_NO_WAIT 2u /* do not wait for another process that publishes it: "claimed" */
+/* What is published is an ordinary model: its tensors are read as those of a file (streamer_tensor_get()), its
+ * attributes are its metadata, and it has no table. Each tensor has a dtype of safetensors ("BF16"), is contiguous and
+ * shares no bytes with another; no name begins with "streamerd.". With STREAMER_PUBLISH_REPLACE each publication is a
+ * new generation of the name; publish.keep of the configuration limits how many are in memory. */
+#define STREAMER_PUBLISH_TENSORS 4u
 
 /* What is searched for, or published. */
 typedef struct streamer_publish_opts {
@@ -618,7 +623,8 @@ STREAMER_API int streamer_publish_find(streamer_client *client, const streamer_p
                                        streamer_found *found, streamer_publication **claim);
 
 /* Reserves memory for n storages of these sizes, evicting other models if necessary. A storage is a contiguous range of
- * memory, aligned to 256 bytes, which tensors lie in. STREAMER_ENOMEM if the device's budget does not suffice. */
+ * memory, aligned to 256 bytes, which tensors lie in. STREAMER_ENOMEM if the device's budget does not suffice;
+ * STREAMER_ELIMIT if it is made of tensors, and as many generations as are kept would remain in memory beside it. */
 STREAMER_API int streamer_publish_begin(streamer_publication *publication, const uint64_t *bytes, size_t n);
 
 /* *data is the address of storage i: writable memory of the device, zeroed; NULL if its size is 0. It is

@@ -32,7 +32,8 @@
 /* Records of the manifest: storage i, six digits or more, and the table; all U8. */
 #define PUBLISHED_STORAGE_NAME "streamerd.storage.%06llu"
 #define PUBLISHED_TABLE_NAME "streamerd.table"
-/* Pairs of the manifest's metadata. */
+/* Pairs of the manifest's metadata. No tensor and no metadata of a client begins with PUBLISHED_OWN. */
+#define PUBLISHED_OWN "streamerd."
 #define PUBLISHED_BASE "streamerd.base"                   /* its source */
 #define PUBLISHED_BASE_DIGEST "streamerd.base_digest"     /* its digest, where it is known */
 #define PUBLISHED_BASE_IDENTITY "streamerd.base_identity" /* of its files */

@@ -36,7 +36,9 @@ PARAMETER, BUFFER, ATTRIBUTE = 1, 2, 3
 PERSISTENT, CLONE, HOST, GRAD = 1, 2, 4, 8
 
 _PART = 16000  # characters, of four bytes at most: a text of a table has 64 KiB at most
+_REPLACE = 1
 _NO_WAIT = 2
+_TENSORS = 4
 
 
 class PublishOpts(ctypes.Structure):
@@ -82,7 +84,6 @@ class PublishedTensor(ctypes.Structure):
 
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "streamer_attach": (c_int, [c_void_p, c_char_p, POINTER(AttachOpts), POINTER(c_void_p)]),
     "streamer_publish_find": (c_int, [c_void_p, POINTER(PublishOpts), POINTER(FoundModel), POINTER(c_void_p)]),
     "streamer_publish_begin": (c_int, [c_void_p, POINTER(c_uint64), c_size_t]),
     "streamer_publish_storage": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
@@ -173,6 +174,14 @@ class Publication:
         for i in range(max(1, -(-len(value) // _PART))):
             arguments = (text(_part_name(name, i)), text(value[i * _PART : (i + 1) * _PART]))
             self._client.check(self._library.streamer_publish_attribute(self._pointer, *arguments))
+
+    def text(self, name: str, value: str) -> None:
+        """A pair of the metadata of a model that is made of tensors."""
+        self._client.check(self._library.streamer_publish_attribute(self._pointer, text(name), text(value)))
+
+    def lease(self) -> Handle:
+        """The lease of what was committed."""
+        return self._owner.lease
 
     def commit(self) -> None:
         """The model exists from now on; the memory stays, private to this process and at the same addresses."""
@@ -297,9 +306,12 @@ def find(
     device: str,
     claim: bool,
     wait: bool = True,
+    replace: bool = False,
+    tensors: bool = False,
     timeout: float | str | None = None,
 ) -> Found:
-    """Searches for a published model with this key and base. `claim`: where there is none, take the right to publish.
+    """Searches for a published model with this key and base. `claim`: where there is none, take the right to publish;
+    with `replace` also where there is one. `tensors`: it is published as an ordinary model, of tensors.
 
     While another process publishes it this waits, if `wait`. `timeout`: seconds, the check of the base included.
     """
@@ -315,7 +327,7 @@ def find(
         key=(c_char_p * len(fields))(*fields),
         n_key=len(fields),
         device=text(device),
-        flags=0 if wait else _NO_WAIT,
+        flags=_NO_WAIT * (not wait) | _REPLACE * replace | _TENSORS * tensors,
         timeout_ms=-1 if limit is None else milliseconds(limit),
     )
     return interruptibly(lambda: _find(client, opts, claim, device))

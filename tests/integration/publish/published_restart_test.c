@@ -50,6 +50,39 @@ TEST(a_published_model_survives_with_key_base_and_pin, .to = 2)
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
+/* Then its memory counts against publish.keep as before. */
+TEST(a_model_that_is_made_of_tensors_survives_as_such, .to = 2)
+{
+        static const uint64_t shape[] = {5}, strides[] = {1}, bytes = 20;
+        const streamer_published_tensor t = {.struct_size = sizeof(t),
+                                             .name = "t",
+                                             .dtype = "F32",
+                                             .item = 4,
+                                             .kind = STREAMER_PUBLISHED_PARAMETER,
+                                             .rank = 1,
+                                             .shape = shape,
+                                             .strides = strides};
+        streamer_lease *first, *second;
+        streamer_tensor found = STREAMER_TENSOR_INIT;
+        opts.flags = STREAMER_PUBLISH_TENSORS;
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        ok(client, streamer_publish_begin(p, &bytes, 1));
+        memset(storage_of(client, p, 0), 3, bytes);
+        ok(client, streamer_publish_tensor(p, &t));
+        ok(client, streamer_publish_attribute(p, "step", "7"));
+        ok(client, streamer_publish_commit(p, &first));
+        await_stored();
+        managed_restart_and_reconnect(_i);
+        second = client_attach(client, "tiny");
+        ok(client, streamer_tensor_find(second, "t", &found));
+        ck_assert_str_eq(found.dtype_name, "F32");
+        ck_assert_int_eq(((const unsigned char *)found.data)[19], 3);
+        ck_assert_str_eq(streamer_metadata(second, "step"), "7");
+        json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
+        streamer_detach(second);
+        streamer_detach(first);
+}
+
 /* The publisher's own lease, which is writable for it alone. */
 TEST(the_publisher_keeps_its_memory, .to = 2)
 {

@@ -68,9 +68,10 @@ static int begin(struct publication *p, struct deferred *d, struct error *error)
 {
         const struct server *server = d->session->server;
         const struct quota_limits limits = access_limits(server, d->session->conn);
-        uint64_t bytes = d->request.u.publish_begin.bytes;
+        const struct req_publish_begin *req = &d->request.u.publish_begin;
         return access_check_publish(server, d->session->conn, p->name, error)
-                       ?: publication_begin(p, bytes, &server->loads->defaults, &limits, step_done, d, error);
+                       ?: publication_begin(p, req->bytes, req->tensors, &server->loads->defaults, &limits, step_done,
+                                            d, error);
 }
 
 static int add_segment(struct publication *p, struct deferred *d, struct error *error)
