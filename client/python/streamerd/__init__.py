@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ._modules import load_into
     from ._open import Options, open
     from ._publish import publish
+    from ._put import put
     from ._requests import fetch, fetch_list, status
     from ._runai import ObjectStorageModel, SafetensorsStreamer, list_safetensors, pull_files
     from ._safetensors import load_file, safe_open
     from ._use import use
+    from ._watch import awatch, watch
     from .errors import (
         BusyError,
         CancelledError,
@@ -77,6 +79,7 @@ _MODULES = {
     "UnreachableError": "errors",
     "UnsupportedError": "errors",
     "aopen": "_aio",
+    "awatch": "_watch",
     "fetch": "_requests",
     "fetch_list": "_requests",
     "list_safetensors": "_runai",
@@ -85,9 +88,11 @@ _MODULES = {
     "open": "_open",
     "publish": "_publish",
     "pull_files": "_runai",
+    "put": "_put",
     "safe_open": "_safetensors",
     "status": "_requests",
     "use": "_use",
+    "watch": "_watch",
 }
 
 
@@ -135,6 +140,7 @@ __all__ = [
     "UnreachableError",
     "UnsupportedError",
     "aopen",
+    "awatch",
     "fetch",
     "fetch_list",
     "list_safetensors",
@@ -143,7 +149,9 @@ __all__ = [
     "open",
     "publish",
     "pull_files",
+    "put",
     "safe_open",
     "status",
     "use",
+    "watch",
 ]

@@ -223,6 +223,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_op_wait": (c_int, [c_void_p, c_int, POINTER(Progress)]),
     "streamer_op_model": (c_char_p, [c_void_p]),
     "streamer_op_free": (None, [c_void_p]),
+    "streamer_attach": (c_int, [c_void_p, c_char_p, POINTER(AttachOpts), POINTER(c_void_p)]),
     "streamer_detach": (None, [c_void_p]),
     "streamer_lease_check": (c_int, [c_void_p]),
     "streamer_lease_model": (c_char_p, [c_void_p]),

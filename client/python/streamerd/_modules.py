@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._attach import attach
 from ._model import Model
 from ._nearest import explains_options
 from ._open import Options, Source, open, options_of
@@ -38,6 +39,7 @@ def load_into(
     strict: bool = True,
     key: Mapping[str, str] | None = None,
     base: Source | None = None,
+    generation: int | None = None,
     name: str | None = None,
     device: Any = None,
     shared: bool | None = False,
@@ -59,6 +61,7 @@ def load_into(
     """Makes the resident tensors the parameters and buffers of a module, without a copy.
 
     The parameters take the checkpoint's dtype and device, and a write to one stays in this process (copy-on-write).
+    With `generation` they stay what they are, and are given other contents: see there.
 
     Args:
         module: any torch module; it may be on the meta device.
@@ -67,7 +70,11 @@ def load_into(
         key: `source` is the name of a model that publish() made with this key and base. All tensors of the module,
             buffers that are no part of the state included, become the published ones.
         base: the source that publish() was given.
-        name, device and all others: as for open(). With `key`: device, timeout, socket and autostart alone.
+        generation: `source` is the name of a resident model, and this the number of the generation whose tensors are
+            copied into the module's own parameters and buffers, in place, converted to their dtype and device. After an
+            error the module is as before.
+        name, device and all others: as for open(). With `generation`: device, digest, timeout, socket and autostart alone.
+            With `key`: device, timeout, socket and autostart alone.
 
     Returns:
         The names that are missing in the checkpoint, and the names that the module lacks.
@@ -87,8 +94,13 @@ def load_into(
         if not source:
             raise InvalidError("load_into: the module has no name_or_path; name the source")
     if key is not None:
-        load_published(module, _name_of(source), key=key, base=base, **_of_published(options))
+        chosen = _of_resident("a published model", options, ("device", "timeout", "socket", "autostart"))
+        load_published(module, _name_of(source, "key"), key=key, base=base, **chosen)
         return [], []
+    if generation is not None:
+        chosen = _of_resident("a generation", options, ("device", "digest", "timeout", "socket", "autostart"))
+        with attach(_name_of(source, "generation"), generation=generation, **chosen) as model:
+            return _copy_into(module, model, strict)
     if not isinstance(source, Model):
         with open(source, framework="torch", **options) as model:
             return load_into(module, model, strict=strict)
@@ -104,18 +116,38 @@ def load_into(
     return missing, unexpected
 
 
-def _name_of(source: Source | Model[Any]) -> str:
+def _copy_into(module: Module, model: Model[Any], strict: bool) -> tuple[list[str], list[str]]:
+    state, given = module.state_dict(keep_vars=True), model.state_dict()
+    loaded = {tensor.data_ptr() for name, tensor in state.items() if name in given}
+    missing = [name for name, tensor in state.items() if name not in given and tensor.data_ptr() not in loaded]
+    unexpected = [name for name in given if name not in state]
+    shapes = [
+        f"{name}: {list(given[name].shape)} resident, {list(tensor.shape)} in the module"
+        for name, tensor in state.items()
+        if name in given and tensor.shape != given[name].shape
+    ]
+    if shapes:
+        raise InvalidError(f"load_into: shapes differ: {'; '.join(shapes[:5])}")
+    empty = [name for name, tensor in state.items() if name in given and tensor.is_meta]
+    if empty:
+        raise InvalidError(f"load_into: there is no memory to copy to, on the meta device: {empty}")
+    if strict:
+        _require_complete(module, missing, unexpected)
+    module.load_state_dict(given, strict=False)
+    return missing, unexpected
+
+
+def _name_of(source: Source | Model[Any], option: str) -> str:
     if not isinstance(source, str):
-        raise InvalidError("load_into: with a key the source is the name of a published model")
+        raise InvalidError(f"load_into: with a {option} the source is the name of a resident model")
     return source
 
 
-def _of_published(options: Options) -> dict[str, Any]:
-    """The options that a published model has. Of the others, None and False, and True for evict, are the defaults."""
-    known = ("device", "timeout", "socket", "autostart")
+def _of_resident(what: str, options: Options, known: tuple[str, ...]) -> dict[str, Any]:
+    """The options that a resident model has. Of the others, None and False, and True for evict, are the defaults."""
     unknown = [o for o, value in options.items() if o not in known and value not in (None, o == "evict")]
     if unknown:
-        raise InvalidError(f"load_into: a published model has no option {', '.join(unknown)}")
+        raise InvalidError(f"load_into: {what} has no option {', '.join(unknown)}")
     return {option: options.get(option) for option in known}
 
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach(): a resident model by its name alone, which open() may take for a path or a source."""
+
+from __future__ import annotations
+
+import re
+import time
+from ctypes import byref
+from typing import Any
+
+from ._client import connect, interruptibly
+from ._library import ATTACH_PRIVATE, ATTACH_READY, LEASE, AttachOpts, Handle, library, optional_text, sized, text
+from ._model import Model
+from ._open import device_name
+from ._option_values import milliseconds, seconds
+from ._progress import ProgressBar
+from ._views import views_of
+from .errors import InvalidError
+
+
+def attach(
+    name: str,
+    *,
+    framework: str = "torch",
+    generation: int | None = None,
+    device: Any = None,
+    digest: str | None = None,
+    timeout: float | str | None = None,
+    socket: str | None = None,
+    autostart: bool | None = None,
+) -> Model[Any]:
+    """The model once all of it is in memory. `generation`: that it must be; None: the one that serves, or loads."""
+    if generation is not None and (type(generation) is not int or not 1 <= generation < 2**64):
+        raise InvalidError(f"generation: {generation!r} is no number of a generation")
+    if digest is not None and not re.fullmatch("[0-9a-fA-F]{32}", digest):
+        raise InvalidError(f"digest: {digest!r} is not a digest of 32 hexadecimal digits")
+    views = views_of(framework)
+    limit = seconds("timeout", timeout)
+    deadline = None if limit is None else time.monotonic() + limit
+    client = connect(socket, autostart, deadline)
+    opts = sized(
+        AttachOpts,
+        flags=ATTACH_READY | ATTACH_PRIVATE * (framework != "numpy"),
+        device=optional_text(device_name(device)),
+        digest=optional_text(digest),
+        generation=generation or 0,
+        timeout_ms=-1 if deadline is None else milliseconds(deadline - time.monotonic()),
+    )
+    lease = Handle(LEASE)
+
+    def call() -> None:
+        client.check(library().streamer_attach(client.pointer, text(name), byref(opts), byref(lease.pointer)))
+
+    interruptibly(call)
+    return Model(client, lease, None, views, ProgressBar(name, False))

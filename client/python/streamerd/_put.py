@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""put(): tensors of this process become a model of the daemon, one generation of its name a call.
+
+    described > claimed and admitted > copied, one after the other > committed
+
+It is a publication (_publication.py) whose tensors are those of an ordinary model. A tensor whose full contents several
+processes hold (torch's DTensor) is gathered when its turn comes, so that one of them is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._client import Client, connect, warn
+from ._model import Model
+from ._open import ADMISSION_LOG_SECONDS, RETRY_SECONDS, device_name
+from ._option_values import flag, seconds
+from ._progress import ProgressBar
+from ._publication import PARAMETER, Entry, Memory, Publication, find
+from ._views import views_of
+from .errors import BusyError, Error, InvalidError, LimitError, OutOfMemoryError, TimedOutError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    Tensors = Mapping[str, Any] | Iterable[tuple[str, Any]]
+else:
+    Tensors = Any
+
+_OWN = "streamerd."  # the beginning of names that are the daemon's
+_TEXT_MAX = 65536  # bytes of a text of metadata
+
+# The frameworks' names of element types, and those of safetensors.
+_DTYPES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}  # fmt: skip
+
+
+class Part(NamedTuple):
+    """A tensor that is to be put. `dtype`: by the framework's name."""
+
+    name: str
+    dtype: str
+    item: int
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        size = self.item
+        for dimension in self.shape:
+            size *= dimension
+        return size
+
+
+def put(
+    tensors: Tensors,
+    name: str,
+    *,
+    device: Any = None,
+    metadata: Mapping[str, str] | None = None,
+    wait: bool | None = False,
+    timeout: float | str | None = None,
+    socket: str | None = None,
+    autostart: bool | None = None,
+) -> Model[Any]:
+    """Makes a model of tensors of this process: a new generation of `name`, which serves when this returns.
+
+    The tensors are copied, and are not changed. Processes that have an older generation keep it; the daemon has two
+    generations of the name in memory at most, this one included (`publish.keep`), so whoever puts one after the other
+    has a fixed footprint.
+
+    Args:
+        tensors: a mapping of names to tensors, or pairs of both, of torch or numpy.
+        name: the model's name in the daemon; no model that was loaded has it.
+        device: as for open(); None: the GPU that a tensor is on, else the host.
+        metadata: texts of the model, as Model.metadata gives them.
+        wait: wait for memory, and for readers of older generations, instead of failing.
+        timeout: "30s", or seconds, of connecting and waiting; None: no limit.
+        socket, autostart: as for open().
+
+    Returns:
+        The model; what refers to it or to its tensors keeps this generation.
+
+    Raises:
+        LimitError: as many generations as the daemon keeps are in use: the text names the oldest.
+        OutOfMemoryError: it does not fit the device's budget.
+        BusyError: a model that was loaded has the name, or another process puts it.
+        UnsupportedError: a dtype that safetensors lacks, or a tensor without plain memory.
+        InvalidError: two tensors of one name, a reserved name.
+        What open() raises.
+
+    Example:
+        for step in range(1000):
+            train(policy)
+            streamerd.put(policy.state_dict(), "policy", metadata={"step": str(step)}, wait=True)
+    """
+    pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
+    parts = [part_of(tensor_name, tensor) for tensor_name, tensor in pairs]
+    framework = "numpy" if pairs and not any(_is_torch(tensor) for _, tensor in pairs) else "torch"
+    if device is None:
+        device = next((str(t.device) for _, t in pairs if _is_torch(t) and t.is_cuda), "cpu")
+    values = (tensor for _, tensor in pairs)
+    return put_parts(
+        parts, values, name, framework=framework, device=device, metadata=metadata, wait=wait, timeout=timeout,
+        socket=socket, autostart=autostart,
+    )  # fmt: skip
+
+
+def put_parts(
+    parts: list[Part],
+    values: Iterator[Any],
+    name: str,
+    *,
+    framework: str = "torch",
+    device: Any = "cpu",
+    metadata: Mapping[str, str] | None = None,
+    wait: bool | None = False,
+    timeout: float | str | None = None,
+    socket: str | None = None,
+    autostart: bool | None = None,
+) -> Model[Any]:
+    """As put(), of tensors that are made one after the other, in the order of their descriptions."""
+    views = views_of(framework)
+    limit = seconds("timeout", timeout)
+    deadline = None if limit is None else time.monotonic() + limit
+    waits = flag("wait", wait) or False
+    _require_valid(parts)
+    texts = _texts(metadata)
+    client = connect(socket, autostart, deadline)
+    where = device_name(device) or "host"
+    publication = admitted(client, name, {}, where, [part.nbytes for part in parts], waits, deadline)
+    try:
+        for i, (part, value) in enumerate(zip(parts, values, strict=True)):
+            publication.tensor(entry_of(part, i))
+            fill(publication.storage(i), part, value)
+        for key, value in texts.items():
+            publication.text(key, value)
+        synchronize(where)
+        publication.commit()
+    except BaseException:
+        publication.abort()
+        raise
+    return Model(client, publication.lease(), None, views, ProgressBar(name, False))
+
+
+# ---- what is put ----
+
+
+def _is_torch(tensor: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def part_of(name: str, tensor: Any) -> Part:
+    """The description of a tensor. One that is spread over processes has its full shape."""
+    if not isinstance(name, str) or not name:
+        raise InvalidError(f"put: a tensor is named by a text, not by {name!r}")
+    if _is_torch(tensor):
+        _require_plain(name, tensor)
+        return Part(name, str(tensor.dtype).removeprefix("torch."), tensor.element_size(), tuple(tensor.shape))
+    if hasattr(tensor, "__array_interface__") and hasattr(tensor, "dtype"):
+        return Part(name, tensor.dtype.name, tensor.dtype.itemsize, tuple(tensor.shape))
+    raise InvalidError(f"put: {name}: a tensor of torch or numpy is needed, not {type(tensor).__name__}")
+
+
+def _require_plain(name: str, tensor: torch.Tensor) -> None:
+    import torch
+
+    if hasattr(tensor, "full_tensor"):
+        return
+    if tensor.is_meta:
+        raise InvalidError(f"put: {name} is on the meta device")
+    if tensor.layout is not torch.strided or tensor.is_quantized or hasattr(type(tensor), "__tensor_flatten__"):
+        raise UnsupportedError(f"put: {name} has no plain memory ({type(tensor).__name__}, {tensor.layout}, {tensor.dtype})")
+
+
+def _require_valid(parts: list[Part]) -> None:
+    seen: set[str] = set()
+    for part in parts:
+        if part.name in seen:
+            raise InvalidError(f"put: two tensors are named {part.name!r}")
+        if part.name.startswith(_OWN):
+            raise InvalidError(f"put: {part.name!r}: names that begin with {_OWN!r} are the daemon's")
+        if part.dtype not in _DTYPES:
+            raise UnsupportedError(f"put: {part.name}: safetensors has no dtype for {part.dtype}")
+        seen.add(part.name)
+
+
+def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    texts = dict(metadata or {})
+    for key, value in texts.items():
+        if not isinstance(key, str) or not isinstance(value, str) or not key:
+            raise InvalidError(f"metadata: it maps names to texts: {key!r}: {value!r}")
+        if key.startswith(_OWN):
+            raise InvalidError(f"metadata: {key!r}: names that begin with {_OWN!r} are the daemon's")
+        if max(len(key.encode()), len(value.encode())) > _TEXT_MAX:
+            raise InvalidError(f"metadata: {key[:100]!r}: a text has {_TEXT_MAX} bytes at most")
+    return texts
+
+
+# ---- memory ----
+
+
+def admitted(
+    client: Client,
+    name: str,
+    key: Mapping[str, str],
+    device: str,
+    sizes: list[int],
+    wait: bool,
+    deadline: float | None,
+) -> Publication:
+    """The right to make a generation of `name` of tensors, with memory for storages of these sizes."""
+    since = time.monotonic()
+    logged = False
+    while True:
+        left = None if deadline is None else max(0.001, deadline - time.monotonic())
+        found = find(
+            client, name, key, base=None, device=device, claim=True, replace=True, tensors=True, wait=wait, timeout=left
+        )
+        if found.publication is None:
+            raise BusyError(found.explain(name))
+        refusal: Error
+        try:
+            found.publication.begin(sizes)
+            return found.publication
+        except (LimitError, OutOfMemoryError) as e:
+            refusal = e
+            found.publication.abort()
+        except BaseException:
+            found.publication.abort()
+            raise
+        if not wait:
+            raise refusal
+        now = time.monotonic()
+        if deadline is not None and now >= deadline:
+            raise TimedOutError(f"not admitted in the given time: {refusal}")
+        if not logged and now - since >= ADMISSION_LOG_SECONDS:
+            logged = True
+            warn("%s: waits for memory: %s", name, refusal)
+        time.sleep(RETRY_SECONDS)
+
+
+def entry_of(part: Part, storage: int) -> Entry:
+    """A tensor that is all of its storage, as safetensors describes it."""
+    strides, step = [], 1
+    for dimension in reversed(part.shape):
+        strides.append(step)
+        step *= max(dimension, 1)
+    return Entry(part.name, _DTYPES[part.dtype], part.item, PARAMETER, 0, 0, part.shape, tuple(reversed(strides)), storage, 0)
+
+
+def fill(memory: Memory, part: Part, value: Any) -> None:
+    """Copies a tensor to its storage. A tensor that is spread over processes is gathered: they all have to take part."""
+    gather = getattr(value, "full_tensor", None)
+    if callable(gather):
+        value = gather()
+    made = part_of(part.name, value)
+    if made != part:
+        raise InvalidError(f"put: {part.name}: {list(part.shape)} of {part.dtype} was announced, not {list(made.shape)} of {made.dtype}")
+    if part.nbytes == 0:
+        return
+    if _is_torch(value):
+        _fill_from_torch(memory, value.detach().resolve_conj().resolve_neg())
+    else:
+        _fill_from_numpy(memory, value)
+
+
+def _fill_from_torch(memory: Memory, tensor: torch.Tensor) -> None:
+    from ._publish import _copy, bytes_at
+
+    if memory.device == "host" and tensor.device.type == "cpu" and tensor.is_contiguous():
+        _copy(memory, tensor.data_ptr())
+        return
+    bytes_at(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _fill_from_numpy(memory: Memory, array: numpy.ndarray[Any, Any]) -> None:
+    import numpy
+
+    native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+    own = numpy.ascontiguousarray(array, dtype=native)
+    if memory.device == "host":
+        ctypes.memmove(memory.address, own.ctypes.data, memory.size)
+        return
+    import torch
+
+    from ._publish import bytes_at
+
+    bytes_at(memory).copy_(torch.from_numpy(own.reshape(-1).view(numpy.uint8)))
+
+
+def synchronize(device: str) -> None:
+    """Copies to a GPU are complete when this returns."""
+    if device != "host":
+        import torch
+
+        torch.cuda.synchronize()

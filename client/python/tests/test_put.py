@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of a process become generations of a model; others watch them, and take them in place."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from checkpoints import small, write
+from conftest import Daemon, eventually
+from torch import nn
+
+import streamerd
+from streamerd import _put
+
+BF16 = torch.bfloat16
+
+
+def tensors(step: float = 0) -> dict[str, torch.Tensor]:
+    return {
+        "plain": torch.arange(12, dtype=torch.float32).reshape(3, 4) + step,
+        "transposed": torch.randn(5, 7).t() + step,
+        "half": torch.full((2, 2), 1.5 + step, dtype=BF16),
+        "scalar": torch.tensor(3 + step, dtype=torch.float64),
+        "empty": torch.empty(0, 4),
+        "flags": torch.tensor([True, False]),
+        "eight": torch.tensor([1.0, -2.0]).to(torch.float8_e4m3fn),
+        "phase": torch.randn(3, dtype=torch.complex64).conj(),
+    }
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.dtype is torch.float8_e4m3fn:
+        a, b = a.view(torch.uint8), b.view(torch.uint8)
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.resolve_conj(), b.resolve_conj())
+
+
+# ---- put ----
+
+
+def test_a_model_of_these_tensors_is_made(daemon: Daemon) -> None:
+    given = tensors()
+    with streamerd.put(given, "m", metadata={"step": "1", "quoted": '"é"'}) as model:
+        assert model.name == "m" and model.metadata == {"step": "1", "quoted": '"é"'}
+        assert set(model) == set(given)
+        assert all(same(model[name], tensor) for name, tensor in given.items())
+        with streamerd.open("m") as other:
+            assert other.digest == model.digest and other.generation == model.generation
+            assert all(same(other[name], tensor) for name, tensor in given.items())
+            assert other.metadata == model.metadata
+            assert [info.dtype for info in other.infos() if info.name == "half"] == ["BF16"]
+    del model, other
+    eventually(lambda: not daemon.leases())
+
+
+def test_the_digest_is_that_of_a_file_of_the_same_tensors(daemon: Daemon, folder: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    given = {name: tensor.contiguous() for name, tensor in tensors().items() if name != "phase"}
+    safetensors.save_file(given, folder / "f.safetensors")
+    with streamerd.open(folder / "f.safetensors") as file, streamerd.put(given, "m") as model:
+        assert model.digest == file.digest
+
+
+def test_arrays_of_numpy(daemon: Daemon) -> None:
+    given = {"a": numpy.arange(6, dtype="<i2").reshape(2, 3), "b": numpy.arange(4, dtype=">f8")[::2], "c": numpy.float32(2)}
+    model = streamerd.put(given.items(), "m")
+    assert model["a"].dtype == numpy.int16 and (model["a"] == given["a"]).all()
+    assert model["b"].dtype == numpy.float64 and (model["b"] == [0, 2]).all()
+    assert model["c"] == 2 and not model["a"].flags.writeable
+    with streamerd.open("m", framework="torch") as other:
+        assert torch.equal(other["b"], torch.tensor([0.0, 2.0], dtype=torch.float64))
+
+
+def test_each_call_is_a_new_generation_and_readers_keep_theirs(daemon: Daemon) -> None:
+    first = streamerd.put(tensors(1), "m")
+    second = streamerd.put(tensors(2), "m")
+    assert second.generation > first.generation
+    assert first["scalar"] == 4 and second["scalar"] == 5
+    with streamerd.open("m") as other:
+        assert other["scalar"] == 5
+
+
+def test_what_was_put_is_not_changed_by_later_writes(daemon: Daemon) -> None:
+    given = {"w": torch.ones(4)}
+    model = streamerd.put(given, "m")
+    given["w"].zero_()
+    model["w"][0] = 7
+    with streamerd.open("m") as other:
+        assert torch.equal(other["w"], torch.ones(4))
+
+
+def test_a_third_generation_fails_by_name_or_waits_for_the_readers(daemon: Daemon) -> None:
+    held = [streamerd.put(tensors(step), "m") for step in range(2)]
+    with pytest.raises(streamerd.LimitError, match=rf"2 generations .*publish.keep: 2.*generation {held[0].generation} has 1 lease"):
+        streamerd.put(tensors(2), "m")
+    with pytest.raises(streamerd.TimedOutError, match="not admitted in the given time: .*publish.keep"):
+        streamerd.put(tensors(2), "m", wait=True, timeout=0.2)
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(streamerd.put(tensors(2), "m", wait=True)))
+    thread.start()
+    assert not made
+    held.clear()
+    thread.join(30)
+    assert made[0]["scalar"] == 5
+
+
+def test_a_model_that_does_not_fit_fails_by_name(daemon: Daemon) -> None:
+    with pytest.raises(streamerd.OutOfMemoryError):
+        streamerd.put({"w": torch.empty(2 << 30, dtype=torch.uint8)}, "m")
+    assert streamerd.put(tensors(), "m")["scalar"] == 3
+
+
+def test_many_generations_leave_no_memory_and_no_lease(daemon: Daemon) -> None:
+    def used() -> int:
+        result: int = streamerd.status()["devices"][0]["used"]
+        return result
+
+    streamerd.put(tensors(), "m")
+    eventually(lambda: not daemon.leases())
+    one = used()
+    for step in range(50):
+        streamerd.put(tensors(step), "m")
+    eventually(lambda: not daemon.leases() and used() == one)
+
+
+def refused() -> Iterator[tuple[Any, dict[str, str], type[Exception], str]]:
+    w = torch.ones(2)
+    yield {"w": torch.ones(2, dtype=torch.complex128)}, {}, streamerd.UnsupportedError, "w: safetensors has no dtype for complex128"
+    yield {"w": torch.ones(2, 2).to_sparse()}, {}, streamerd.UnsupportedError, "w has no plain memory"
+    yield {"w": torch.empty(2, device="meta")}, {}, streamerd.InvalidError, "w is on the meta device"
+    yield {"w": [1, 2]}, {}, streamerd.InvalidError, "w: a tensor of torch or numpy is needed, not list"
+    yield {3: w}, {}, streamerd.InvalidError, "a tensor is named by a text, not by 3"
+    yield [("w", w), ("w", w)], {}, streamerd.InvalidError, "two tensors are named 'w'"
+    yield {"streamerd.table": w}, {}, streamerd.InvalidError, "names that begin with 'streamerd.' are the daemon's"
+    yield {"w": w}, {"streamerd.key.x": "1"}, streamerd.InvalidError, "names that begin with 'streamerd.' are the daemon's"
+    yield {"w": w}, {"x": "y" * 65537}, streamerd.InvalidError, "a text has 65536 bytes at most"
+
+
+@pytest.mark.parametrize("given, metadata, kind, text", list(refused()))
+def test_what_cannot_be_put_is_named(
+    daemon: Daemon, given: Any, metadata: dict[str, str], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        streamerd.put(given, "m", metadata=metadata)
+    assert streamerd.put({"w": torch.ones(2)}, "m", metadata={"x": "y" * 65536})["w"][1] == 1
+
+
+def test_a_loaded_model_is_not_replaced(daemon: Daemon, folder: Path) -> None:
+    write(folder / "m.safetensors", small())
+    with streamerd.open(folder / "m.safetensors", name="m") as model:
+        with pytest.raises(streamerd.BusyError, match="a model that was loaded has this name"):
+            streamerd.put(tensors(), "m", wait=True)
+        assert len(model) == 4
+
+
+class Spread:
+    """What torch's DTensor is to put(): its full contents are made when they are asked for."""
+
+    def __init__(self, tensor: torch.Tensor, order: list[str], name: str) -> None:
+        self.tensor, self.order, self.name = tensor, order, name
+
+    def full_tensor(self) -> torch.Tensor:
+        self.order.append(self.name)
+        return self.tensor
+
+
+def test_tensors_are_gathered_one_after_the_other_in_their_order(daemon: Daemon) -> None:
+    given, order = {"b": torch.ones(2), "a": torch.zeros(3)}, []  # type: ignore[var-annotated]
+    parts = [_put.part_of(name, tensor) for name, tensor in given.items()]
+    values = (Spread(tensor, order, name) for name, tensor in given.items())
+    model = _put.put_parts(parts, values, "m")
+    assert order == ["b", "a"] and model["b"][1] == 1
+    other = iter([torch.ones(3), torch.zeros(3)])
+    with pytest.raises(streamerd.InvalidError, match=r"b: \[2\] of float32 was announced, not \[3\] of float32"):
+        _put.put_parts(parts, other, "m")
+
+
+# ---- watch ----
+
+
+def test_watch_yields_the_serving_generation_and_each_that_follows(daemon: Daemon) -> None:
+    first = streamerd.put(tensors(1), "m").generation
+    generations = streamerd.watch("m")
+    assert next(generations) == first
+    second = streamerd.put(tensors(2), "m").generation
+    assert next(generations) == second
+    streamerd.put(tensors(3), "m")
+    last = streamerd.put(tensors(4), "m").generation
+    assert next(generations) == last  # of several, the latest
+    generations.close()  # type: ignore[attr-defined]
+
+
+def test_watch_waits_for_a_model_that_does_not_exist_and_ignores_others(daemon: Daemon) -> None:
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(next(streamerd.watch("m"))))
+    thread.start()
+    streamerd.put(tensors(), "other")
+    made = streamerd.put(tensors(), "m")
+    thread.join(30)
+    assert seen == [made.generation]
+
+
+def test_watch_ends_with_an_error_once_the_daemon_has_ended(daemon: Daemon) -> None:
+    generations = streamerd.watch("m")
+    streamerd.put(tensors(), "m")
+    next(generations)
+    daemon.kill()
+    with pytest.raises(streamerd.UnreachableError):
+        next(generations)
+
+
+def test_awatch_lets_other_tasks_run(daemon: Daemon) -> None:
+    async def main() -> None:
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for generation in streamerd.awatch("m"):
+                seen.append(generation)
+
+        task = asyncio.create_task(follow())
+        made = []
+        for step in range(3):
+            made.append((await asyncio.to_thread(streamerd.put, tensors(step), "m")).generation)
+            while seen[-1:] != made[-1:]:
+                await asyncio.sleep(0.001)
+        assert seen == made
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+# ---- in place ----
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+        self.head = nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("mean", torch.zeros(3))
+
+
+def test_a_generation_is_copied_into_the_parameters_that_the_module_has(daemon: Daemon) -> None:
+    module, other = Tied(), Tied()
+    before = {name: (tensor, tensor.data_ptr()) for name, tensor in other.state_dict(keep_vars=True).items()}
+    generation = streamerd.put(module.state_dict(), "m").generation
+    assert streamerd.load_into(other, "m", generation=generation) == ([], [])
+    for name, tensor in other.state_dict(keep_vars=True).items():
+        assert tensor is before[name][0] and tensor.data_ptr() == before[name][1]
+        assert torch.equal(tensor, module.state_dict()[name])
+    assert other.head.weight is other.embedding.weight
+    eventually(lambda: not daemon.leases())
+
+
+def test_tied_parameters_need_one_of_their_names_and_other_dtypes_are_converted(daemon: Daemon) -> None:
+    module = Tied().to(BF16)
+    generation = streamerd.put({"embedding.weight": torch.ones(6, 4), "mean": torch.ones(3)}, "m").generation
+    assert streamerd.load_into(module, "m", generation=generation) == ([], [])
+    assert module.head.weight.dtype == BF16 and torch.equal(module.head.weight, torch.ones(6, 4, dtype=BF16))
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"embedding.weight": torch.ones(6, 5), "mean": torch.ones(3)}, r"embedding.weight: \[6, 5\] resident, \[6, 4\] in the module"),
+        ({"mean": torch.ones(3)}, "missing in the checkpoint: .*embedding.weight"),
+        ({"embedding.weight": torch.ones(6, 4), "mean": torch.ones(3), "x": torch.ones(1)}, r"not in the module: \['x'\]"),
+    ],
+)
+def test_a_module_that_differs_is_left_as_it_was(daemon: Daemon, given: dict[str, torch.Tensor], text: str) -> None:
+    module = Tied()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    generation = streamerd.put(given, "m").generation
+    with pytest.raises(streamerd.InvalidError, match=text):
+        streamerd.load_into(module, "m", generation=generation)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_a_module_without_memory_takes_no_contents(daemon: Daemon) -> None:
+    with torch.device("meta"):
+        module = nn.Linear(2, 2)
+    generation = streamerd.put({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, "m").generation
+    with pytest.raises(streamerd.InvalidError, match=r"on the meta device: \['weight', 'bias'\]"):
+        streamerd.load_into(module, "m", generation=generation)
+
+
+def test_a_generation_that_was_replaced_is_not_found(daemon: Daemon) -> None:
+    generations = [streamerd.put(Tied().state_dict(), "m").generation for _ in range(2)]
+    with pytest.raises(streamerd.NotFoundError, match=f"no generation {generations[0]}"):
+        streamerd.load_into(Tied(), "m", generation=generations[0])
+
+
+def test_the_model_is_found_by_its_name_whatever_else_has_it(daemon: Daemon, folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "m").mkdir()
+    generation = streamerd.put({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, "m").generation
+    module = nn.Linear(2, 2)
+    streamerd.load_into(module, "m", generation=generation)
+    assert module.bias[0] == 1
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"generation": 0}, "generation: 0 is no number of a generation"),
+        ({"generation": True}, "generation: True is no number"),
+        ({"generation": "3"}, "generation: '3' is no number"),
+        ({"generation": 3, "digest": "x"}, "is not a digest of 32 hexadecimal digits"),
+        ({"generation": 3, "pin": True}, "load_into: a generation has no option pin"),
+    ],
+)
+def test_options_of_a_generation_are_checked(daemon: Daemon, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(streamerd.InvalidError, match=text):
+        streamerd.load_into(Tied(), "m", **options)
