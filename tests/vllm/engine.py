@@ -179,6 +179,12 @@ def reload(path: str | None = None) -> None:
     engine.collective_rpc("reload_weights", kwargs={} if path is None else {"weights_path": path})
 
 
+def workers(name: str, arguments: dict[str, Any]) -> None:
+    """Calls a method of each worker, such as those of a weight transfer."""
+    assert engine is not None
+    engine.collective_rpc(name, kwargs=arguments)
+
+
 def stop() -> None:
     global engine
     engine = None
@@ -332,7 +338,7 @@ def read_bytes() -> int:
 METHODS = {
     f.__name__: f
     for f in (
-        start, tokens, reload, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_commit, die, packed, is_marked,
+        start, tokens, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_commit, die, packed, is_marked,
     )  # fmt: skip
 }
 

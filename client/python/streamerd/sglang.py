@@ -66,7 +66,7 @@ def _verify_load_format(original: Any, config: Any) -> None:
     if config.load_format != FORMAT:
         original(config)
         return
-    reason = refusal("SGLang", version("sglang"), FORMAT, USES, TESTED)
+    reason = refusal("SGLang", version("sglang"), f"load format {FORMAT}", USES, TESTED)
     if reason is not None:
         raise RuntimeError(reason)
     from streamerd._engines.sglang_loader import StreamerdLoader

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM load formats ``streamerd`` and ``streamerd_sharded``.
+"""vLLM load formats ``streamerd`` and ``streamerd_sharded``, and the weight transfer backend ``streamerd``.
 
 vLLM calls `register` in each of its processes (entry point group ``vllm.general_plugins``):
 
-    vllm serve Qwen/Qwen3-8B --load-format streamerd
+    vllm serve Qwen/Qwen3-8B --load-format streamerd --weight-transfer-config '{"backend": "streamerd"}'
+
+A trainer imports its side from here, which registers it:
+
+    from streamerd.vllm import StreamerdTrainerInitInfo
+    trainer = WeightTransferTrainerFactory.trainer_init(StreamerdTrainerInitInfo("policy", rank=0), client=..., source=...)
 
 What depends on vLLM's internals is in `streamerd._engines.vllm_loaders`, and listed in
 `streamerd._engines.vllm_interface`. Where the installed vLLM lacks something that a format uses, the format is
@@ -14,8 +19,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+from typing import Any
 
 FORMATS = ("streamerd", "streamerd_sharded")
+BACKEND = "streamerd"
+
+_ENGINE = "StreamerdWeightTransferEngine"
+_TRAINER = "StreamerdTrainerWeightTransferEngine"
+_TRANSFER = (_ENGINE, _TRAINER, "StreamerdTrainerInitInfo")
 
 _registered = False
 
@@ -36,6 +47,34 @@ def register() -> None:
     usable = tuple(name for name in FORMATS if name not in refusals)
     if usable:
         importlib.import_module("streamerd._engines.vllm_loaders").register(usable)
+    _register_transfer()
+
+
+def _register_transfer() -> None:
+    """Registers both sides of the weight transfer, where this vLLM has it; they are imported when they are used."""
+    try:
+        from vllm.distributed.weight_transfer import factory
+    except ImportError:
+        return
+    for name, side in (("WeightTransferEngineFactory", _ENGINE), ("WeightTransferTrainerFactory", _TRAINER)):
+        found: Any = getattr(factory, name, None)
+        if found is not None and BACKEND not in found._registry:
+            found.register_engine(BACKEND, __name__, side)
+
+
+def __getattr__(name: str) -> Any:
+    """The sides of the weight transfer; RuntimeError where this vLLM lacks what they use."""
+    if name not in _TRANSFER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import vllm
+
+    from ._engines.vllm_interface import transfer_refusal
+
+    reason = transfer_refusal(vllm.__version__)
+    if reason is not None:
+        raise RuntimeError(reason)
+    _register_transfer()
+    return getattr(importlib.import_module("streamerd._engines.vllm_transfer"), name)
 
 
 def _register_refusal(load_format: str, reason: str) -> None:

@@ -52,12 +52,12 @@ def lacks(uses: Iterable[Use]) -> str | None:
     return None
 
 
-def refusal(engine: str, version: str, load_format: str, uses: Iterable[Use], tested: tuple[str, ...]) -> str | None:
-    """Why the loader of `load_format` refuses this version of an engine; None if it has all that is used."""
+def refusal(engine: str, version: str, what: str, uses: Iterable[Use], tested: tuple[str, ...]) -> str | None:
+    """Why `what` ("load format streamerd") refuses this version of an engine; None if it has all that is used."""
     missing = lacks(uses)
     if missing is None:
         return None
     return (
-        f"load format {load_format} needs {missing}, which {engine} {version} does not have; this streamerd package was "
+        f"{what} needs {missing}, which {engine} {version} does not have; this streamerd package was "
         f"tested with {engine} {', '.join(tested)}: install one of these, or a newer streamerd"
     )

@@ -88,6 +88,32 @@ PUBLISH: tuple[Use, ...] = (
     ("vllm.utils.torch_utils:set_default_torch_dtype", ("dtype",)),
 )
 
+_TRANSFER = "vllm.distributed.weight_transfer.base"
+
+# Of the weight transfer backend, both sides.
+TRANSFER: tuple[Use, ...] = (
+    ("vllm.config.weight_transfer:WeightTransferConfig", ("backend",)),
+    ("vllm.distributed.weight_transfer.factory:WeightTransferEngineFactory.register_engine", ("name",)),
+    ("vllm.distributed.weight_transfer.factory:WeightTransferTrainerFactory.register_engine", ("name",)),
+    (f"{_TRANSFER}:WeightTransferInitInfo", ()),
+    (f"{_TRANSFER}:WeightTransferUpdateInfo", ()),
+    (f"{_TRANSFER}:WeightTransferEngine", ("config", "vllm_config", "device", "model")),
+    (f"{_TRANSFER}:WeightTransferEngine.init_transfer_engine", ("init_info",)),
+    (f"{_TRANSFER}:WeightTransferEngine.start_weight_update", ()),
+    (f"{_TRANSFER}:WeightTransferEngine.receive_weights", ("update_info",)),
+    (f"{_TRANSFER}:WeightTransferEngine.finish_weight_update", ()),
+    (f"{_TRANSFER}:TrainerInitInfo", ("rank",)),
+    (f"{_TRANSFER}:TrainerWeightTransferEngine", ("client", "source", "is_sender")),
+    (f"{_TRANSFER}:TrainerWeightTransferEngine.trainer_init", ("init_info", "client", "source")),
+    (f"{_TRANSFER}:TrainerWeightTransferEngine.send_weights", ()),
+    (f"{_TRANSFER}:VLLMWeightSyncClient.update_weights", ("update_info",)),
+    (f"{_TRANSFER}:WeightSource.metadata", ()),
+    (f"{_TRANSFER}:WeightSource.held_names", ()),
+    (f"{_LOADER}.mtp_validation:disable_mtp_completeness_check", ()),
+    (f"{_LOADER}.reload:initialize_layerwise_reload", ("model",)),
+    (f"{_LOADER}.reload:finalize_layerwise_reload", ("model", "model_config")),
+)
+
 USES: dict[str, tuple[Use, ...]] = {
     "streamerd": COMMON + DEFAULT,
     "streamerd_sharded": COMMON + DEFAULT + SHARDED,
@@ -96,4 +122,9 @@ USES: dict[str, tuple[Use, ...]] = {
 
 def refusal(version: str, load_format: str) -> str | None:
     """Why a load format cannot be used with the installed vLLM; None if it can."""
-    return interface.refusal("vLLM", version, load_format, USES[load_format], TESTED)
+    return interface.refusal("vLLM", version, f"load format {load_format}", USES[load_format], TESTED)
+
+
+def transfer_refusal(version: str) -> str | None:
+    """The same of the weight transfer backend."""
+    return interface.refusal("vLLM", version, "weight transfer by streamerd", TRANSFER, TESTED[:1])
