@@ -14,6 +14,7 @@ Modules are imported when a name is first used.
 TYPE_CHECKING = False  # typing's, whose import takes longer than this module's
 if TYPE_CHECKING:
     from ._aio import AsyncModel, aopen
+    from ._files import publish_files, restore_files
     from ._model import Model, Slice, TensorInfo
     from ._modules import load_into
     from ._open import Options, open
@@ -87,8 +88,10 @@ _MODULES = {
     "load_into": "_modules",
     "open": "_open",
     "publish": "_publish",
+    "publish_files": "_files",
     "pull_files": "_runai",
     "put": "_put",
+    "restore_files": "_files",
     "safe_open": "_safetensors",
     "status": "_requests",
     "use": "_use",
@@ -148,8 +151,10 @@ __all__ = [
     "load_into",
     "open",
     "publish",
+    "publish_files",
     "pull_files",
     "put",
+    "restore_files",
     "safe_open",
     "status",
     "use",

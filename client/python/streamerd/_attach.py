@@ -8,7 +8,7 @@ import time
 from ctypes import byref
 from typing import Any
 
-from ._client import connect, interruptibly
+from ._client import Client, connect, interruptibly
 from ._library import ATTACH_PRIVATE, ATTACH_READY, LEASE, AttachOpts, Handle, library, optional_text, sized, text
 from ._model import Model
 from ._open import device_name
@@ -38,10 +38,28 @@ def attach(
     limit = seconds("timeout", timeout)
     deadline = None if limit is None else time.monotonic() + limit
     client = connect(socket, autostart, deadline)
+    flags = ATTACH_READY | ATTACH_PRIVATE * (views.framework == "torch")
+    lease = attach_lease(
+        client, name, flags, generation=generation, device=device_name(device), digest=digest, deadline=deadline
+    )
+    return Model(client, lease, None, views, ProgressBar(name, False))
+
+
+def attach_lease(
+    client: Client,
+    name: str,
+    flags: int,
+    *,
+    generation: int | None = None,
+    device: str | None = None,
+    digest: str | None = None,
+    deadline: float | None = None,
+) -> Handle:
+    """A lease of the model; `device`: by the daemon's name."""
     opts = sized(
         AttachOpts,
-        flags=ATTACH_READY | ATTACH_PRIVATE * (framework != "numpy"),
-        device=optional_text(device_name(device)),
+        flags=flags,
+        device=optional_text(device),
         digest=optional_text(digest),
         generation=generation or 0,
         timeout_ms=-1 if deadline is None else milliseconds(deadline - time.monotonic()),
@@ -52,4 +70,4 @@ def attach(
         client.check(library().streamer_attach(client.pointer, text(name), byref(opts), byref(lease.pointer)))
 
     interruptibly(call)
-    return Model(client, lease, None, views, ProgressBar(name, False))
+    return lease

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 else:
     Tensors = Any
 
-_OWN = "streamerd."  # the beginning of names that are the daemon's
+OWN = "streamerd."  # the beginning of names that are the daemon's
 _TEXT_MAX = 65536  # bytes of a text of metadata
 
 # The frameworks' names of element types, and those of safetensors.
@@ -187,8 +187,8 @@ def _require_valid(parts: list[Part]) -> None:
     for part in parts:
         if part.name in seen:
             raise InvalidError(f"put: two tensors are named {part.name!r}")
-        if part.name.startswith(_OWN):
-            raise InvalidError(f"put: {part.name!r}: names that begin with {_OWN!r} are the daemon's")
+        if part.name.startswith(OWN):
+            raise InvalidError(f"put: {part.name!r}: names that begin with {OWN!r} are the daemon's")
         if part.dtype not in _DTYPES:
             raise UnsupportedError(f"put: {part.name}: safetensors has no dtype for {part.dtype}")
         seen.add(part.name)
@@ -199,8 +199,8 @@ def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in texts.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise InvalidError(f"metadata: it maps names to texts: {key!r}: {value!r}")
-        if key.startswith(_OWN):
-            raise InvalidError(f"metadata: {key!r}: names that begin with {_OWN!r} are the daemon's")
+        if key.startswith(OWN):
+            raise InvalidError(f"metadata: {key!r}: names that begin with {OWN!r} are the daemon's")
         if max(len(key.encode()), len(value.encode())) > _TEXT_MAX:
             raise InvalidError(f"metadata: {key[:100]!r}: a text has {_TEXT_MAX} bytes at most")
     return texts

@@ -69,7 +69,7 @@ def test_every_public_function_and_method_is_documented() -> None:
     inherited = {"items", "values", "keys"}  # of Mapping
     missing = [n for n, value in public() if not value.__doc__ and n.rpartition(".")[2] not in inherited]
     assert not missing
-    for name in ("open", "aopen", "load_into", "publish", "put", "watch", "awatch", "fetch", "fetch_list", "status", "load_file",
+    for name in ("open", "aopen", "load_into", "publish", "publish_files", "restore_files", "put", "watch", "awatch", "fetch", "fetch_list", "status", "load_file",
                  "pull_files"):  # fmt: skip
         doc = getattr(streamerd, name).__doc__
         assert all(part in doc for part in ("Args:", "Raises:", "Example:")), name
