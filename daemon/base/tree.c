@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/tree.h"
+
+void tree_init(struct tree *tree, tree_compare *compare)
+{
+        *tree = (struct tree){.compare = compare, .random = 2463534242u};
+}
+
+/* Marsaglia's xorshift: clients choose keys, and no weights. */
+static uint32_t draw_weight(struct tree *tree)
+{
+        uint32_t x = tree->random;
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        tree->random = x;
+        return x;
+}
+
+/* The pointer that leads to the node. */
+static struct tree_node **link_of(struct tree *tree, const struct tree_node *node)
+{
+        if (node->parent == NULL)
+                return &tree->root;
+        return node->parent->left == node ? &node->parent->left : &node->parent->right;
+}
+
+/* Puts the node in its parent's place, and the parent below it. */
+static void rotate_up(struct tree *tree, struct tree_node *node)
+{
+        struct tree_node *parent = node->parent, *inner;
+        *link_of(tree, parent) = node;
+        node->parent = parent->parent;
+        if (parent->left == node) {
+                inner = parent->left = node->right;
+                node->right = parent;
+        } else {
+                inner = parent->right = node->left;
+                node->left = parent;
+        }
+        parent->parent = node;
+        if (inner != NULL)
+                inner->parent = parent;
+}
+
+void tree_insert(struct tree *tree, struct tree_node *node)
+{
+        struct tree_node **link = &tree->root, *parent = NULL;
+        require(!tree_is_linked(node));
+        while (*link != NULL) {
+                int r = tree->compare(node, *link);
+                require(r != 0);
+                parent = *link;
+                link = r < 0 ? &parent->left : &parent->right;
+        }
+        *node = (struct tree_node){.parent = parent, .weight = draw_weight(tree)};
+        *link = node;
+        tree->n++;
+        while (node->parent != NULL && node->parent->weight < node->weight)
+                rotate_up(tree, node);
+}
+
+void tree_remove(struct tree *tree, struct tree_node *node)
+{
+        if (!tree_is_linked(node))
+                return;
+        require(tree->n > 0);
+        while (node->left != NULL && node->right != NULL)
+                rotate_up(tree, node->left->weight > node->right->weight ? node->left : node->right);
+        struct tree_node *child = node->left != NULL ? node->left : node->right;
+        *link_of(tree, node) = child;
+        if (child != NULL)
+                child->parent = node->parent;
+        tree->n--;
+        tree_node_init(node);
+}
+
+struct tree_node *tree_first(const struct tree *tree)
+{
+        struct tree_node *node = tree->root;
+        while (node != NULL && node->left != NULL)
+                node = node->left;
+        return node;
+}
+
+struct tree_node *tree_next(const struct tree_node *node)
+{
+        struct tree_node *next = node->right;
+        require(tree_is_linked(node));
+        if (next != NULL) {
+                while (next->left != NULL)
+                        next = next->left;
+                return next;
+        }
+        while (node->parent != NULL && node->parent->right == node)
+                node = node->parent;
+        return node->parent;
+}
+
+struct tree_node *tree_from(const struct tree *tree, const void *key,
+                            int (*compare)(const void *key, const struct tree_node *node))
+{
+        struct tree_node *node = tree->root, *found = NULL;
+        while (node != NULL) {
+                bool precedes = compare(key, node) > 0;
+                if (!precedes)
+                        found = node;
+                node = precedes ? node->right : node->left;
+        }
+        return found;
+}
