@@ -349,7 +349,7 @@ static int make_parts(struct daemon *d, struct error *error)
         scrub_init(&s->scrub, &s->desired);
         desired_restore(&s->desired, &newest);
         snapshot_deinit(&newest);
-        persist_start(&s->persist, d->pool, folder, desired_rows, &s->desired);
+        persist_start(&s->persist, d->pool, folder, desired_mark, desired_row, &s->desired);
         return 0;
 }
 
@@ -361,7 +361,7 @@ static void on_ending(uv_timer_t *timer)
         uint64_t since = now_ns() - d->closing_since;
         bool closed = server_release(&d->server, since > FLUSH_GRACE_NS) && loads_empty(&d->loads) &&
                       list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
-                      !d->server.persist.file.writing && cuda_close(d->devices.cuda);
+                      !persist_is_writing(&d->server.persist) && cuda_close(d->devices.cuda);
         if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }
@@ -393,7 +393,7 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
         bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
-                   !d->server.persist.file.writing && cuda_close(d->devices.cuda);
+                   !persist_is_writing(&d->server.persist) && cuda_close(d->devices.cuda);
         bool stopped = work_pool_stop(d->pool, deadline);
         stopped = persist_stop(&d->server.persist, deadline) && stopped;
         *cuda_hangs = false;

@@ -387,6 +387,7 @@ static void begin_again(struct load *load)
         load_each_open (t, load) {
                 struct generation *g = next->targets[t - load->targets].generation;
                 g->settings = t->generation->settings; /* with what requests and verbs have changed */
+                generation_settings_changed(g);
                 list_each_item (struct model_name, n, &t->generation->names, link)
                         r = r ?: load_give_name(next, n, g, &error);
         }

@@ -109,6 +109,7 @@ void load_request_apply(const struct load_request *request, struct generation *g
         require(request->end_number == 0 && load_request_check(request, generation, NULL) == 0);
         generation_used(generation);
         apply_change(&generation->settings, &request->change);
+        generation_settings_changed(generation);
 }
 
 /* ---- what the load keeps ---- */

@@ -51,6 +51,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
                                     .began = began};
         list_init(&process->held);
         list_init(&process->polled);
+        list_init(&process->in_due);
         list_append(&leases->processes, &process->link);
         list_append(all, &process->by_pid);
         if (began != 0) {
@@ -74,6 +75,7 @@ void process_reap(struct process *process)
         list_remove(&process->link);
         list_remove(&process->by_pid);
         list_remove(&process->polled);
+        list_remove(&process->in_due);
         close_p(&process->pidfd);
         process->magic = 0;
         free(process->client);
@@ -132,6 +134,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
         list_init(&lease->in_due);
+        list_init(&lease->in_persist);
         memcpy(lease->token, token, sizeof(lease->token));
         list_append(among_tokens(leases, token), &lease->by_token);
         list_append(bucket(&leases->by_id, id), &lease->by_id);
@@ -143,8 +146,8 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         if (leases->last_id < id)
                 leases->last_id = id;
         log_lease(lease, state == LEASE_UNCLAIMED ? "restored" : "granted");
-        if (leases->changed != NULL)
-                leases->changed(leases->persist, process);
+        if (leases->lease_made != NULL)
+                leases->lease_made(leases->persist, lease);
         return lease;
 }
 
@@ -234,8 +237,8 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->by_token);
         list_remove(&lease->by_id);
         quota_discharge(&lease->charge);
-        if (leases->changed != NULL)
-                leases->changed(leases->persist, process);
+        if (leases->lease_ended != NULL)
+                leases->lease_ended(leases->persist, lease);
         lease->magic = 0;
         free(lease);
         leases->n--;

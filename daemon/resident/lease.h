@@ -46,6 +46,7 @@ struct process {
         struct polled poll;    /* the server's, of pidfd */
         uint64_t persisted_id; /* its number in the snapshot; 0: it was in none */
         bool stored;           /* its pidfd is in the fd store */
+        struct list in_due;    /* in persist->due_processes: its pidfd may have to be stored */
 };
 
 /* A session owns the first three. Detach ends and frees a lease that is owned, the exit of its process one that is not.
@@ -81,6 +82,8 @@ struct lease {
         uint64_t notified_arrivals; /* that its client was notified of */
         unsigned char token[LEASE_TOKEN];
         uint64_t claim_until_ns; /* unclaimed: it counts as an orphan from then on */
+        struct list in_persist;  /* in persist->due_leases: its row may differ from what was written last */
+        bool written;            /* a row of it is in the snapshot */
 };
 
 struct leases {
@@ -92,7 +95,8 @@ struct leases {
         struct quotas *users; /* charged for restored leases; NULL: no quotas */
         /* Hooks of what makes leases outlive the daemon (persist), which sets them; NULL: nothing does. */
         struct persist *persist;
-        void (*changed)(struct persist *persist, struct process *process);
+        void (*lease_made)(struct persist *persist, struct lease *lease);
+        void (*lease_ended)(struct persist *persist, struct lease *lease);
         void (*process_freed)(struct persist *persist, struct process *process);
         /* Begin watching the pidfd of a new process; end it with its last lease. */
         int (*watch)(struct process *process);

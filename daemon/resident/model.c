@@ -56,10 +56,25 @@ void resident_capacity_changed(struct resident *resident)
                 wake_post(resident->wake, &resident->capacity_changed);
 }
 
+void generation_settings_changed(struct generation *generation)
+{
+        const struct resident *resident = generation->resident;
+        require(generation->magic == GENERATION_MAGIC);
+        if (resident->generation_due != NULL)
+                resident->generation_due(resident->persist, generation);
+}
+
+static void name_due(const struct model_name *name)
+{
+        const struct resident *resident = name->generation->resident;
+        if (resident->name_due != NULL)
+                resident->name_due(resident->persist, name->text, name->generation->device);
+}
+
 static void report(struct generation *generation, const char *removed)
 {
         struct resident *resident = generation->resident;
-        require(generation->magic == GENERATION_MAGIC);
+        generation_settings_changed(generation);
         generation->reported = true;
         if (resident->changed != NULL)
                 resident->changed(resident, generation, removed);
@@ -120,6 +135,7 @@ int model_name_set_source(struct model_name *name, const char *source, const str
         free(name->caller);
         name->source = own_source;
         name->caller = own_caller;
+        name_due(name);
         return 0;
 }
 
@@ -142,8 +158,10 @@ int generation_add_name(struct generation *generation, const char *name, const c
                 *charge = (struct quota_charge){.user = NULL};
         }
         n->generation = generation;
+        n->sequence = ++generation->resident->last_name;
         list_append(&generation->names, &n->link);
         list_append(resident_bucket(generation->resident, name), &n->by_name);
+        name_due(n);
         return 0;
 }
 
@@ -157,6 +175,8 @@ static void set_fallback(struct model_name *name, struct generation *fallback)
         if (fallback != NULL)
                 fallback->n_fallbacks++;
         name->fallback = fallback;
+        if (before != fallback)
+                name_due(name);
         if (before == NULL)
                 return;
         require(before->n_fallbacks > 0);
@@ -199,6 +219,7 @@ static void remove_name(struct generation *generation, struct model_name *name)
         if (serves)
                 add_ended(generation, name);
         model_name_settle(name);
+        name_due(name);
         list_remove(&name->link);
         list_remove(&name->by_name);
         quota_discharge(&name->charge);
@@ -226,6 +247,7 @@ static struct generation *generation_free(struct generation *generation)
         list_remove(&generation->link);
         list_remove(&generation->reap);
         list_remove(&generation->change.in_changes);
+        list_remove(&generation->in_persist);
         generation->magic = 0;
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
@@ -255,6 +277,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->link);
         list_init(&g->reap);
         list_init(&g->change.in_changes);
+        list_init(&g->in_persist);
         list_init(&g->names);
         list_init(&g->leases);
         g->source = strdup(source);
@@ -480,6 +503,7 @@ void generation_revoke(struct generation *generation)
 void generation_drain_for(struct generation *generation, uint64_t timeout_ns)
 {
         generation->drained_by_ns = timeout_ns > 0 ? ns_after(now_ns(), timeout_ns) : 0;
+        generation_settings_changed(generation);
 }
 
 void generation_take_over(struct generation *generation, const char *name)
@@ -495,7 +519,10 @@ void generation_take_over(struct generation *generation, const char *name)
                 /* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. */
                 if (old->state != GENERATION_FAILED && old->settings.pinned)
                         list_each_item (struct generation, g, &generation->resident->generations, link)
-                                g->settings.pinned = g->settings.pinned || generation_is_rank_of(generation, g);
+                                if (generation_is_rank_of(generation, g)) {
+                                        g->settings.pinned = true;
+                                        generation_settings_changed(g);
+                                }
                 /* The drain timeout starts only if it drains, not while it serves under another name. */
                 if (old->names.next == old->names.prev)
                         generation_drain_for(old, generation->settings.drain_timeout_ns);

@@ -40,6 +40,7 @@
 
 #include <sys/types.h>
 
+struct persist;
 struct persisted;
 
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
@@ -99,6 +100,7 @@ struct model_name {
         struct list by_name; /* in resident->by_name */
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
+        uint64_t sequence;          /* of all names, ascending */
         uid_t owner;           /* the user who first loaded a model under it, and may load another source under it */
         char *source;          /* canonical: what was loaded under it; NULL: the generation's */
         struct caller *caller; /* for whom it was loaded under it; NULL: the generation's */
@@ -178,14 +180,16 @@ struct generation {
 
         /* What higher modules keep for it: tables of their own would need a look-up at each change. */
         struct change_link change;
-        bool reported;                /* a change of it was: its end is, too */
-        struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
-        bool in_store;                /* it is complete there, and may be the fallback of a name */
-        unsigned n_fallbacks;         /* names of newer generations that have it as their fallback */
-        bool left_in_store;           /* the daemon ends, and the store keeps its memory for the next run */
-        bool not_stored, full_logged; /* it could not be stored; the lack of capacity was logged */
-        bool unchecked;               /* restored, and its bytes have not been compared since */
-        bool was_shared;              /* DEVICE_SHARED_WRITABLE: with processes of this user */
+        bool reported;                   /* a change of it was: its end is, too */
+        struct list in_persist;          /* in persist->changed, or ->waiting for capacity */
+        uint64_t row_facts, lease_facts; /* of which persist has made rows: hashes */
+        struct persisted *persisted;     /* its entry in the fd store; its memory is freed only after that */
+        bool in_store;                   /* it is complete there, and may be the fallback of a name */
+        unsigned n_fallbacks;            /* names of newer generations that have it as their fallback */
+        bool left_in_store;              /* the daemon ends, and the store keeps its memory for the next run */
+        bool not_stored, full_logged;    /* it could not be stored; the lack of capacity was logged */
+        bool unchecked;                  /* restored, and its bytes have not been compared since */
+        bool was_shared;                 /* DEVICE_SHARED_WRITABLE: with processes of this user */
         uid_t shared_by;
 };
 
@@ -201,6 +205,7 @@ struct resident {
         struct wake *wake; /* posts that */
         struct callback reap_later;
         struct buckets by_name; /* of struct model_name, by what their text hashes to */
+        uint64_t last_name;
         struct device **devices;
         size_t n_devices;
         uint64_t last_number;
@@ -219,6 +224,10 @@ struct resident {
          * others are left; else NULL. */
         void (*changed)(struct resident *resident, struct generation *generation, const char *removed);
         void *context;
+        /* What outlives the daemon may have changed: of a generation, or what a name leads to on its device. */
+        struct persist *persist;
+        void (*generation_due)(struct persist *persist, struct generation *generation);
+        void (*name_due)(struct persist *persist, const char *name, const struct device *device);
 };
 
 void resident_init(struct resident *resident, struct wake *wake, struct device **devices, size_t n_devices,
@@ -354,6 +363,8 @@ void generation_fail_unlisted(struct generation *generation, const struct error 
 
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);
+/* A setting has changed, or how long it may drain: as generation_changed(), without an event. */
+void generation_settings_changed(struct generation *generation);
 
 /* `source`: canonical, of the load that adds the name, and `caller`, for whom it does (NULL: the generation's).
  * `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charge of the name

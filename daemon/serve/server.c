@@ -207,7 +207,6 @@ static void on_changed(struct resident *resident, struct generation *generation,
         struct server *server = resident->context;
         events_changed(server, generation, removed);
         deferred_recheck(server);
-        persist_changed(&server->persist);
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
@@ -228,7 +227,11 @@ static void on_desired_changed(struct desired *desired)
 {
         struct server *server = container_of(desired, struct server, desired);
         deferred_recheck(server);
-        persist_changed(&server->persist);
+}
+
+static void on_row_due(struct desired *desired, const char *name, const char *device)
+{
+        persist_mark(&container_of(desired, struct server, desired)->persist, name, device);
 }
 
 static void on_publication_ended(const struct publication *publication)
@@ -281,6 +284,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->started);
         desired_init(&server->desired, server->loads, server->limits);
         server->desired.changed = on_desired_changed;
+        server->desired.row_due = on_row_due;
         server->desired.allow = access_check_restored;
         quotas_init(&server->users);
         server->publications =

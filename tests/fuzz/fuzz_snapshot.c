@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A snapshot, before a matching checksum, of both forms: a byte with the number of leases, these, and the map. An
- * accepted one is written again as it was read.
+ * A snapshot, before a matching checksum, of each form: a byte with the number of leases, these, and the map. An
+ * accepted one is written again as it was read, and applied as a change.
  */
 #include "daemon/resident/persist/snapshot.h"
 #include "daemon/resident/persist/snapshot_v1.h"
@@ -20,18 +20,9 @@ static void check_rows(const struct snapshot *s)
 
 static msgpack_sbuffer pack(const struct snapshot *s)
 {
-        struct items rows;
         msgpack_sbuffer out;
-        items_init(&rows);
         msgpack_sbuffer_init(&out);
-        for (size_t i = 0; i < s->n_rows; i++)
-                name_row_pack(&s->rows[i], &rows);
-        holds(!rows.w.failed && snapshot_begin(&out, s->counters) == 0);
-        for (size_t i = 0; i < s->n_leases; i++)
-                holds(snapshot_add_lease(&out, &s->leases[i]) == 0);
-        const struct packed_rows packed = packed_rows(&rows);
-        holds(snapshot_end(&out, s->last_number, &packed) == 0);
-        items_deinit(&rows);
+        holds(snapshot_pack(&out, s) == 0);
         return out;
 }
 
@@ -49,6 +40,39 @@ static void repack(const struct snapshot *s)
         snapshot_deinit(&again);
 }
 
+static void append(msgpack_sbuffer *to, const void *data, uint64_t size)
+{
+        holds(msgpack_sbuffer_write(to, (const char *)&size, sizeof(size)) == 0);
+        holds(msgpack_sbuffer_write(to, data, size) == 0);
+}
+
+/* A change behind an empty whole, and once more, which does not count; the sequence as a whole says the same. */
+static void check_sequence(const void *change, size_t size)
+{
+        struct snapshot read, again;
+        struct error error = {0};
+        size_t used = 0;
+        msgpack_sbuffer bytes, whole = pack(&(struct snapshot){.counters = {0}});
+        msgpack_sbuffer_init(&bytes);
+        append(&bytes, whole.data, whole.size);
+        size_t before = bytes.size;
+        append(&bytes, change, size);
+        append(&bytes, change, size);
+        holds(snapshot_read(&read, bytes.data, bytes.size, &used, &error) == 0);
+        holds(used == before || used == before + sizeof(uint64_t) + size);
+        check_rows(&read);
+        msgpack_sbuffer first = pack(&read);
+        holds(snapshot_unpack(&again, first.data, first.size, &error) == 0);
+        msgpack_sbuffer second = pack(&again);
+        holds(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
+        snapshot_deinit(&read);
+        snapshot_deinit(&again);
+        msgpack_sbuffer_destroy(&first);
+        msgpack_sbuffer_destroy(&second);
+        msgpack_sbuffer_destroy(&bytes);
+        msgpack_sbuffer_destroy(&whole);
+}
+
 static void check(const void *data, size_t size)
 {
         struct snapshot snapshot;
@@ -56,6 +80,7 @@ static void check(const void *data, size_t size)
         if (snapshot_unpack(&snapshot, data, size, &error) == 0) {
                 check_rows(&snapshot);
                 repack(&snapshot);
+                check_sequence(data, size);
                 snapshot_deinit(&snapshot);
         } else {
                 holds(error.code == STREAMER_ECORRUPT && error.text[0] != '\0');
@@ -66,7 +91,7 @@ static void check(const void *data, size_t size)
 /* With a foot of this form. */
 static void check_form(const uint8_t *data, size_t size, size_t leases, const char *magic)
 {
-        static const uint64_t counters[SNAPSHOT_COUNTERS];
+        static const uint64_t counters[SNAPSHOT_COUNTERS] = {[SNAPSHOT_WRITES] = 1};
         const char *map = (const char *)data + leases;
         msgpack_sbuffer bytes;
         msgpack_sbuffer_init(&bytes);
@@ -87,6 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (leases > size - 1)
                 leases = size - 1; /* the last one is cut */
         check_form(data + 1, size - 1, leases, SNAPSHOT_MAGIC);
+        check_form(data + 1, size - 1, leases, SNAPSHOT_V2_MAGIC);
         check_form(data + 1, size - 1, leases, SNAPSHOT_V1_MAGIC);
         check(data, size); /* and unchanged */
         return 0;

@@ -50,6 +50,11 @@ uint64_t process_read_bytes(pid_t pid)
         return proc_number(pid, "io", "read_bytes:");
 }
 
+uint64_t process_written_bytes(pid_t pid)
+{
+        return proc_number(pid, "io", "wchar:");
+}
+
 bool process_read_no_model(pid_t pid, uint64_t before)
 {
         return process_read_bytes(pid) - before < UINT64_C(1) << 20;

@@ -15,6 +15,9 @@ uint64_t process_read_bytes(pid_t pid);
  * that the kernel dropped and read again; a model is larger than these, several MiB. */
 bool process_read_no_model(pid_t pid, uint64_t before);
 
+/* Bytes that it wrote by write() and the like, to files of any kind but sockets (wchar). */
+uint64_t process_written_bytes(pid_t pid);
+
 uint64_t file_cached_bytes(const char *path);
 /* Writes the file back and drops its cached pages; fails if they stay in use. Does nothing on a tmpfs. */
 void file_uncache(const char *path);

@@ -30,24 +30,16 @@ struct name_row *snapshot_find(const struct snapshot *snapshot, const char *name
 
 msgpack_sbuffer snapshot_bytes(const struct snapshot *snapshot)
 {
-        struct items rows;
         msgpack_sbuffer out;
-        items_init(&rows);
         msgpack_sbuffer_init(&out);
-        for (size_t i = 0; i < snapshot->n_rows; i++)
-                name_row_pack(&snapshot->rows[i], &rows);
-        ck_assert_int_eq(snapshot_begin(&out, snapshot->counters), 0);
-        for (size_t i = 0; i < snapshot->n_leases; i++)
-                ck_assert_int_eq(snapshot_add_lease(&out, &snapshot->leases[i]), 0);
-        const struct packed_rows packed = packed_rows(&rows);
-        ck_assert_int_eq(snapshot_end(&out, snapshot->last_number, &packed), 0);
-        items_deinit(&rows);
+        ck_assert_int_eq(snapshot_pack(&out, snapshot), 0);
         return out;
 }
 
 void snapshot_write_file(const struct snapshot *snapshot, const char *folder)
 {
         struct error error;
+        struct snapshot_extent extent;
         msgpack_sbuffer bytes = snapshot_bytes(snapshot);
-        ck_assert_int_eq(snapshot_save(folder, bytes.data, bytes.size, &error), 0);
+        ck_assert_int_eq(snapshot_save(folder, bytes.data, bytes.size, &extent, &error), 0);
 }

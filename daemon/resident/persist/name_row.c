@@ -24,7 +24,8 @@ int name_row_of(struct name_row *row, const struct model_name *name)
                                  .owner = name->owner,
                                  .charged = name->charge.user != NULL ? (uint64_t)name->charge.user->uid + 1 : 0,
                                  .rank = g->rank,
-                                 .n_ranks = g->n_ranks > 1 ? g->n_ranks : 0};
+                                 .n_ranks = g->n_ranks > 1 ? g->n_ranks : 0,
+                                 .order = name->sequence};
         return 0;
 }
 

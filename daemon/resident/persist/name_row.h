@@ -27,10 +27,16 @@ struct name_row {
         uint32_t owner;   /* of the name */
         uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: no user */
         uint32_t rank, n_ranks;
+        uint64_t order;                   /* of the names of one generation: ascending, the oldest first */
         uint64_t models[NAME_ROW_MODELS]; /* ids in the store, the newest first */
         size_t n_models;
 };
 
+/* It leads to something that a later run has, or is to have; else it says that the name was removed. */
+static inline bool name_row_counts(const struct name_row *row)
+{
+        return row->n_models > 0 || row->settings.pinned || row->n_ranks > 0;
+}
 /* The row of a name, without models. Borrows the name's texts, but for the source. STREAMER_ENOMEM. */
 int name_row_of(struct name_row *row, const struct model_name *name);
 void name_row_deinit(struct name_row *row); /* of one that owns its texts; accepts a zeroed one */

@@ -24,6 +24,8 @@
 #define START_NS (UINT64_C(500) * 1000000)
 /* Messages about processes in one piece of work. */
 #define BATCH_MAX 256
+/* Models that are examined again when the store has capacity. */
+#define WAITING_TURN 16
 /* The snapshots, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
@@ -38,164 +40,395 @@ static void done(struct persist *persist, unsigned what)
         persist->due &= ~what;
 }
 
-/* ---- the snapshot ---- */
+/* ---- marks ---- */
+
+void persist_mark(struct persist *persist, const char *name, const char *device)
+{
+        if (!persist->tracks)
+                return;
+        if (journal_mark(&persist->journal, name, device) < 0)
+                persist->due |= DUE_NAMES;
+        persist->due |= DUE_CHANGES;
+}
+
+/* resident->name_due */
+static void name_due(struct persist *persist, const char *name, const struct device *device)
+{
+        persist_mark(persist, name, device->uuid);
+}
+
+/* resident->generation_due */
+static void generation_due(struct persist *persist, struct generation *generation)
+{
+        if (!persist->tracks || persist->frozen)
+                return;
+        list_remove(&generation->in_persist);
+        list_append(&persist->changed, &generation->in_persist);
+        persist->due |= DUE_CHANGES;
+}
+
+static void lease_due(struct persist *persist, struct lease *lease)
+{
+        if (persist->memory.fd < 0 || persist->frozen)
+                return;
+        if (list_empty(&lease->in_persist))
+                list_append(&persist->due_leases, &lease->in_persist);
+        persist->due |= DUE_CHANGES;
+}
+
+/* Processes are numbered with their first lease. */
+static void lease_made(struct persist *persist, struct lease *lease)
+{
+        if (lease->process->persisted_id == 0)
+                lease->process->persisted_id = ++persist->counters[SNAPSHOT_PROCESS_IDS];
+        lease_due(persist, lease);
+}
+
+static void forget_lease(struct persist *persist, uint64_t id)
+{
+        uint64_t *ended = array_grow(persist->ended, persist->n_ended, sizeof(*ended));
+        persist->due |= DUE_CHANGES;
+        if (ended == NULL) {
+                persist->due |= DUE_WHOLE; /* which does not have it */
+                return;
+        }
+        persist->ended = ended;
+        ended[persist->n_ended++] = id;
+}
+
+static void lease_ended(struct persist *persist, struct lease *lease)
+{
+        list_remove(&lease->in_persist);
+        if (lease->written && is_on(persist))
+                forget_lease(persist, lease->id);
+}
+
+/* All rows, where there was no memory for a mark. */
+static void mark_names(struct persist *persist)
+{
+        done(persist, DUE_NAMES);
+        list_each_item (const struct generation, g, &persist->resident->generations, link)
+                list_each_item (const struct model_name, name, &g->names, link)
+                        persist_mark(persist, name->text, g->device->uuid);
+        persist->mark_desired(persist->desired);
+        journal_restart(&persist->journal, false, false);
+}
+
+/* ---- rows ---- */
 
 static bool is_named(const struct persisted *persisted)
 {
         return persisted->generation != NULL && persisted->state != PERSIST_REMOVING;
 }
 
-/* Rows while they are packed. */
-struct rows {
-        struct items all, pinned;
-};
-
-static int add_row(void *context, const struct name_row *row)
+static uint64_t stored_id(const struct generation *g)
 {
-        struct rows *rows = context;
-        name_row_pack(row, &rows->all);
-        if (row->settings.pinned || row->n_ranks > 0)
-                name_row_pack(row, &rows->pinned);
-        return rows->all.w.failed || rows->pinned.w.failed ? STREAMER_ENOMEM : 0;
+        return g != NULL && g->persisted != NULL && is_named(g->persisted) ? g->persisted->id : 0;
 }
 
 static void add_model(struct name_row *row, const struct generation *g)
 {
-        if (g != NULL && g->persisted != NULL && is_named(g->persisted))
-                row->models[row->n_models++] = g->persisted->id;
+        if (stored_id(g) != 0)
+                row->models[row->n_models++] = stored_id(g);
 }
 
-/* A name that serves, or that a pinned model which loads is to have: the older one is loaded again if the daemon ends
- * before that. */
-static bool is_persisted(const struct model_name *name)
+/* What the name leads to on the device, of what is persisted; NULL: nothing. That is what serves, or a pinned model
+ * that loads to serve: the older one is loaded again if the daemon ends before that. */
+static const struct model_name *find_name(const struct persist *persist, const char *name, const char *device)
 {
-        const struct generation *g = name->generation;
-        if (source_is_test(g->source))
-                return false;
-        if (g->state == GENERATION_LOADING)
-                return g->settings.pinned && resident_on(g->resident, name->text, GENERATION_READY, g->device) == NULL;
-        return g->state == GENERATION_READY;
+        const struct list *all = resident_bucket(persist->resident, name);
+        const struct model_name *loading = NULL;
+        list_each_item (const struct model_name, n, all, by_name) {
+                const struct generation *g = n->generation;
+                if (strcmp(g->device->uuid, device) != 0 || strcmp(n->text, name) != 0 || source_is_test(g->source))
+                        continue;
+                if (g->state == GENERATION_READY)
+                        return n;
+                if (g->state == GENERATION_LOADING && g->settings.pinned)
+                        loading = n;
+        }
+        return loading;
 }
 
-/* Only what the store or a load can restore has a row. Ranks are loaded together if one of them is pinned. */
-static int add_name(struct rows *rows, const struct model_name *name)
+/* Only what the store or a load can restore has a row. Ranks are loaded together if one of them is pinned. 1: there is
+ * one, with the source of its own in *source; 0: none; or STREAMER_ENOMEM. */
+static int make_row(const struct persist *persist, const struct journal_row *due, struct name_row *row, char **source)
 {
-        struct name_row row;
-        int r = name_row_of(&row, name);
+        const struct model_name *name = find_name(persist, due->name, due->device);
+        if (name == NULL)
+                return persist->desired_row(persist->desired, due->name, due->device, row);
+        int r = name_row_of(row, name);
         if (r < 0)
                 return r;
+        *source = row->source;
         if (name->generation->state == GENERATION_READY) {
-                add_model(&row, name->generation);
-                add_model(&row, name->fallback);
+                add_model(row, name->generation);
+                add_model(row, name->fallback);
         }
-        if (row.n_models > 0 || row.settings.pinned || row.n_ranks > 0)
-                r = add_row(rows, &row);
-        free(row.source);
-        return r;
+        return name_row_counts(row);
 }
 
-static int add_names(struct rows *rows, const struct resident *resident)
+static void append_row(struct items *rows, const struct items *row)
 {
-        int r = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                list_each_item (const struct model_name, name, &g->names, link)
-                        if (r == 0 && is_persisted(name))
-                                r = add_name(rows, name);
-        return r;
+        rows->n++;
+        if (msgpack_sbuffer_write(&rows->w.buf, row->w.buf.data, row->w.buf.size) != 0)
+                rows->w.failed = true;
 }
 
-/* Without memory the last ones stay, and are due again. */
-static int pack_rows(struct persist *persist)
+/* In the place to which `rows` will be written; NULL: there is none. */
+static bool put_row(struct items *rows, bool written, bool same, bool wanted, const struct journal_row *due,
+                    const struct items *row)
 {
-        struct rows rows;
-        items_init(&rows.all);
-        items_init(&rows.pinned);
-        int r = add_names(&rows, persist->resident) ?: persist->desired_rows(persist->desired, add_row, &rows);
-        if (r < 0) {
-                items_deinit(&rows.all);
-                items_deinit(&rows.pinned);
+        if (rows == NULL)
+                return false;
+        if (wanted && !(written && same))
+                append_row(rows, row);
+        else if (!wanted && written)
+                name_row_pack_removed(due->name, due->device, rows);
+        return wanted;
+}
+
+static int pack_row(struct persist *persist, struct journal_row *due, struct items *rows)
+{
+        cleanup_with(items_deinit) struct items packed;
+        cleanup_free char *source = NULL;
+        unsigned char digest[DIGEST_SIZE] = {0};
+        struct items *filed = persist->file.folder != NULL ? &persist->file.rows : NULL;
+        struct name_row row;
+        items_init(&packed);
+        int r = make_row(persist, due, &row, &source);
+        if (r < 0)
                 return r;
+        bool exists = r > 0;
+        if (exists) {
+                name_row_pack(&row, &packed);
+                if (packed.w.failed)
+                        return STREAMER_ENOMEM;
+                hash_bytes(packed.w.buf.data, packed.w.buf.size, digest);
         }
-        const struct packed_rows pinned = packed_rows(&rows.pinned);
-        if (!packed_rows_equal(&pinned, &persist->pinned))
+        bool same = memcmp(digest, due->digest, sizeof(digest)) == 0;
+        bool survives = exists && (row.settings.pinned || row.n_ranks > 0);
+        size_t n = persist->file.rows.n;
+        due->stored = put_row(rows, due->stored, same, exists, due, &packed);
+        due->filed = put_row(filed, due->filed, same, survives, due, &packed);
+        if (persist->file.rows.n > n)
                 persist->due |= DUE_FILE;
-        msgpack_sbuffer_destroy(&persist->rows.bytes);
-        msgpack_sbuffer_destroy(&persist->pinned.bytes);
-        persist->rows = packed_rows(&rows.all);
-        persist->pinned = pinned;
-        done(persist, DUE_ROWS);
+        memcpy(due->digest, digest, sizeof(digest));
+        journal_settle(&persist->journal, due);
         return 0;
 }
 
-static int pack_lease(struct persist *persist, const struct persisted *persisted, const struct lease *lease)
+static void restart_file(struct persist *persist);
+
+/* Those that are due, for the memory (NULL: there is none), and for the file. */
+static int pack_rows(struct persist *persist, struct items *rows)
+{
+        struct state_file *file = &persist->file;
+        int r = 0;
+        list_each_item_safe (struct journal_row, due, &persist->journal.due, in_due)
+                r = r ?: pack_row(persist, due, rows);
+        if (file->rows.w.failed || file->rows.w.buf.size > SNAPSHOT_MAX / 4) /* it is not written for long */
+                restart_file(persist);
+        return r ?: rows != NULL && rows->w.failed ? STREAMER_ENOMEM : 0;
+}
+
+/* ---- leases ---- */
+
+static int pack_lease(struct persist *persist, uint64_t model, struct lease *lease)
 {
         const struct generation *g = lease->generation;
-        const struct process *process = lease->process;
+        struct process *process = lease->process;
         struct lease_record record = {.id = lease->id,
-                                      .model = persisted->id,
+                                      .model = model,
                                       .process = process->persisted_id,
                                       .since_ns = lease->since_ns,
                                       .pid = (uint32_t)process->pid,
                                       .uid = process->uid};
-        require(process->persisted_id != 0);
+        require(process->persisted_id != 0 && model != 0);
         memcpy(record.token, lease->token, sizeof(record.token));
         if (generation_drains(g))
                 record.revoked_ns = g->state == GENERATION_REVOKED ? 1 : g->drained_by_ns;
+        lease->written = true;
+        if (!process->stored && list_empty(&process->in_due))
+                list_append(&persist->due_processes, &process->in_due);
         return snapshot_add_lease(&persist->bytes, &record);
 }
 
-static int pack_leases(struct persist *persist)
+/* Those that have ended, then those that are due: one that has ended may have been restored under its number. */
+static int pack_due_leases(struct persist *persist)
 {
         int r = 0;
-        for (size_t i = 0; i < persist->n_unverified && r == 0; i++)
-                r = snapshot_add_lease(&persist->bytes, &persist->unverified[i]);
-        list_each_item (const struct persisted, persisted, &persist->models, link) {
-                if (!is_named(persisted))
-                        continue;
-                list_each_item (const struct lease, lease, &persisted->generation->leases, in_generation)
-                        r = r ?: pack_lease(persist, persisted, lease);
+        for (size_t i = 0; i < persist->n_ended && r == 0; i++)
+                r = snapshot_add_lease(&persist->bytes, &(struct lease_record){.id = persist->ended[i]});
+        persist->n_ended = 0;
+        list_each_item_safe (struct lease, lease, &persist->due_leases, in_persist) {
+                uint64_t model = stored_id(lease->generation);
+                list_remove(&lease->in_persist);
+                if (model != 0)
+                        r = r ?: pack_lease(persist, model, lease);
+                else if (lease->written)
+                        r = r ?: snapshot_add_lease(&persist->bytes, &(struct lease_record){.id = lease->id});
+                lease->written = model != 0;
         }
         return r;
 }
 
-static int pack(struct persist *persist)
+static int pack_all_leases(struct persist *persist)
 {
-        return (persist->due & DUE_ROWS ? pack_rows(persist) : 0)
-                       ?: snapshot_begin(&persist->bytes, persist->counters)
-                       ?: pack_leases(persist)
-                       ?: snapshot_end(&persist->bytes, persist->resident->last_number, &persist->rows);
+        int r = 0;
+        persist->n_ended = 0;
+        list_each_item_safe (struct lease, lease, &persist->due_leases, in_persist)
+                list_remove(&lease->in_persist);
+        for (size_t i = 0; i < persist->n_unverified && r == 0; i++)
+                r = snapshot_add_lease(&persist->bytes, &persist->unverified[i]);
+        tree_each_item(const struct persisted, persisted, &persist->models, by_id)
+        {
+                if (!is_named(persisted))
+                        continue;
+                list_each_item (struct lease, lease, &persisted->generation->leases, in_generation)
+                        r = r ?: pack_lease(persist, persisted->id, lease);
+        }
+        return r;
 }
 
-static void store_new(struct persist *persist);
+/* ---- changes ---- */
+
+static uint64_t hash_facts(const void *facts, size_t size)
+{
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t hash;
+        hash_bytes(facts, size, digest);
+        memcpy(&hash, digest, sizeof(hash));
+        return hash;
+}
+
+static void store_new(struct persist *persist, struct generation *g);
+
+/* Marks its names, and its leases, if what their rows have of it has changed. */
+static void examine(struct persist *persist, struct generation *g)
+{
+        const uint64_t of_rows[] = {g->state,
+                                    g->number,
+                                    stored_id(g),
+                                    g->verified,
+                                    g->settings.keep_alive_ns,
+                                    g->settings.drain_timeout_ns,
+                                    g->settings.priority,
+                                    g->settings.pinned};
+        const uint64_t of_leases[] = {g->state, stored_id(g), g->drained_by_ns};
+        uint64_t rows = hash_facts(of_rows, sizeof(of_rows)), leases = hash_facts(of_leases, sizeof(of_leases));
+        if (rows != g->row_facts)
+                list_each_item (const struct model_name, name, &g->names, link)
+                        name_due(persist, name->text, g->device);
+        if (leases != g->lease_facts)
+                list_each_item (struct lease, lease, &g->leases, in_generation)
+                        lease_due(persist, lease);
+        g->row_facts = rows;
+        g->lease_facts = leases;
+}
+
+static void examine_changed(struct persist *persist)
+{
+        if (persist->due & DUE_NAMES)
+                mark_names(persist);
+        while (!list_empty(&persist->changed)) {
+                struct generation *g = container_of(persist->changed.next, struct generation, in_persist);
+                list_remove(&g->in_persist);
+                if (is_on(persist))
+                        store_new(persist, g);
+                examine(persist, g);
+        }
+}
+
+/* ---- the snapshot in memory ---- */
+
+static bool has_grown(struct persist *persist)
+{
+        uint64_t now[SNAPSHOT_COUNTERS + 1];
+        persist->counters[SNAPSHOT_LEASE_IDS] = persist->leases->last_id;
+        memcpy(now, persist->counters, sizeof(persist->counters));
+        now[SNAPSHOT_COUNTERS] = persist->resident->last_number;
+        now[SNAPSHOT_WRITES] = 0; /* each write is one */
+        bool grown = memcmp(now, persist->written, sizeof(now)) != 0;
+        memcpy(persist->written, now, sizeof(now));
+        return grown;
+}
+
+/* A whole, or what differs from the last one. */
+static int write_snapshot(struct persist *persist, bool whole, struct error *error)
+{
+        cleanup_with(items_deinit) struct items rows;
+        items_init(&rows);
+        if (whole)
+                journal_restart(&persist->journal, true, false);
+        int r = snapshot_begin(&persist->bytes, persist->counters)
+                        ?: (whole ? pack_all_leases(persist) : pack_due_leases(persist))
+                        ?: pack_rows(persist, &rows);
+        bool any = persist->bytes.size > sizeof(persist->counters) || rows.n > 0;
+        if (r == 0 && !has_grown(persist) && !any && !whole)
+                return 0;
+        persist->counters[SNAPSHOT_WRITES]++;
+        if (r == 0)
+                memcpy(persist->bytes.data, persist->counters, sizeof(persist->counters));
+        if ((r ?: snapshot_end(&persist->bytes, persist->resident->last_number, &rows)) < 0)
+                return error_no_memory(error);
+        return whole ? snapshot_memory_write(&persist->memory, persist->bytes.data, persist->bytes.size, error)
+                     : snapshot_memory_append(&persist->memory, persist->bytes.data, persist->bytes.size, error);
+}
+
+static void compact_run(struct work *work)
+{
+        struct compaction *c = container_of(work, struct compaction, work);
+        snapshot_memory_compact(&c->from, &c->whole, &c->error);
+}
+
+static void compact_done(struct work *work)
+{
+        struct compaction *c = container_of(work, struct compaction, work);
+        struct persist *persist = container_of(c, struct persist, compaction);
+        c->runs = false;
+        if (persist->frozen)
+                return;
+        if (c->error.code == 0)
+                snapshot_memory_switch(&persist->memory, &c->from, c->whole, &c->error);
+        if (c->error.code != 0)
+                persist->due |= DUE_WHOLE | DUE_CHANGES;
+}
+
+static void compact(struct persist *persist)
+{
+        struct compaction *c = &persist->compaction;
+        if (c->runs || !snapshot_outgrown(&persist->memory.extent))
+                return;
+        c->runs = true;
+        c->from = persist->memory;
+        c->error = (struct error){0};
+        work_submit(persist->file.pool, WORK_LANE_CPU, &c->work, compact_run, compact_done);
+}
 
 void persist_sync(struct persist *persist)
 {
         struct error error;
-        if (!(persist->due & DUE_SNAPSHOT) || !is_on(persist))
+        if (!(persist->due & DUE_CHANGES) || !is_on(persist))
                 return;
-        if (persist->due & DUE_ROWS)
-                store_new(persist);
-        done(persist, DUE_SNAPSHOT);
-        persist->counters[SNAPSHOT_WRITES]++;
-        persist->counters[SNAPSHOT_LEASE_IDS] = persist->leases->last_id;
-        int r = pack(persist);
-        r = r < 0 ? error_no_memory(&error)
-                  : snapshot_memory_write(&persist->memory, persist->bytes.data, persist->bytes.size, &error);
+        bool whole = persist->due & DUE_WHOLE;
+        if (whole && persist->compaction.runs) /* the other buffer is in use */
+                return;
+        examine_changed(persist);
+        done(persist, DUE_CHANGES | DUE_WHOLE);
+        int r = write_snapshot(persist, whole, &error);
         if (r < 0 && !persist->failure_logged)
                 log_error("%s: the latest changes do not survive a restart", error.text);
         persist->failure_logged = r < 0;
-        if (r < 0)
-                persist->due |= DUE_RETRY;
+        if (r < 0) /* what was packed may not have been written */
+                persist->due |= DUE_WHOLE | DUE_RETRY;
+        else
+                compact(persist);
 }
 
-/* Processes are numbered with their first lease. */
-static void leases_changed(struct persist *persist, struct process *process)
+bool persist_is_writing(const struct persist *persist)
 {
-        if (process->persisted_id == 0)
-                process->persisted_id = ++persist->counters[SNAPSHOT_PROCESS_IDS];
-        if (!process->stored)
-                persist->due |= DUE_PROCESSES;
-        persist->due |= DUE_SNAPSHOT;
+        return persist->file.writing || persist->compaction.runs;
 }
 
 /* ---- the state file ---- */
@@ -203,22 +436,53 @@ static void leases_changed(struct persist *persist, struct process *process)
 static void save_run(struct work *work)
 {
         struct state_file *file = container_of(work, struct state_file, work);
-        snapshot_save(file->folder, file->bytes.data, file->bytes.size, &file->error);
+        const msgpack_sbuffer *bytes = &file->bytes;
+        int r = file->whole ? snapshot_save(file->folder, bytes->data, bytes->size, &file->extent, &file->error)
+                            : snapshot_save_change(file->folder, bytes->data, bytes->size, &file->extent, &file->error);
+        file->lost = r == SNAPSHOT_LOST;
 }
 
 static void save_done(struct work *work);
+
+/* What is written next is a whole, of rows that are packed again. */
+static void restart_file(struct persist *persist)
+{
+        items_deinit(&persist->file.rows);
+        items_init(&persist->file.rows);
+        persist->file.begun = persist->file.fresh = false;
+        persist->due |= DUE_FILE;
+}
+
+/* Before rows are packed: all are for a whole. */
+static void begin_file(struct persist *persist)
+{
+        struct state_file *file = &persist->file;
+        if (!(persist->due & DUE_FILE) || file->begun || file->folder == NULL)
+                return;
+        restart_file(persist);
+        journal_restart(&persist->journal, false, true);
+        file->begun = file->fresh = true;
+        persist->due |= DUE_CHANGES;
+}
 
 /* The rows of pinned names, and of ranks. */
 static void save(struct persist *persist)
 {
         struct state_file *file = &persist->file;
-        if (!(persist->due & DUE_FILE) || file->writing || file->folder == NULL)
+        bool packed = !(persist->due & DUE_CHANGES) && list_empty(&persist->journal.due);
+        if (!(persist->due & DUE_FILE) || file->writing || file->folder == NULL || !file->begun || !packed)
                 return;
         persist->counters[SNAPSHOT_WRITES]++;
         if (snapshot_begin(&file->bytes, persist->counters) < 0 ||
-            snapshot_end(&file->bytes, persist->resident->last_number, &persist->pinned) < 0)
-                return; /* tried again at the next tick */
+            snapshot_end(&file->bytes, persist->resident->last_number, &file->rows) < 0) {
+                restart_file(persist); /* tried again at the next tick */
+                return;
+        }
+        items_deinit(&file->rows);
+        items_init(&file->rows);
         done(persist, DUE_FILE);
+        file->whole = file->fresh;
+        file->fresh = false;
         file->writing = true;
         file->error = (struct error){0};
         work_submit(file->pool, WORK_LANE_STATE, &file->work, save_run, save_done);
@@ -228,14 +492,18 @@ static void save_done(struct work *work)
 {
         struct state_file *file = container_of(work, struct state_file, work);
         struct persist *persist = container_of(file, struct persist, file);
+        bool failed = file->error.code != 0 || file->lost;
         file->writing = false;
         if (file->error.code != 0 && file->failure.code == 0)
                 log_error("%s: what is resident is not persisted", file->error.text);
         file->failure = file->error;
-        if (file->error.code == 0)
+        if (file->lost)
+                log_warn("state: another process has removed or changed the file: it is written again (%s)",
+                         file->folder);
+        if (failed && !file->fresh)
+                restart_file(persist); /* at the next tick: the disk may be full for now */
+        if (!failed || persist->frozen)
                 save(persist);
-        else
-                persist->due |= DUE_FILE; /* the disk may be full for now */
 }
 
 /* ---- a model in the store ---- */
@@ -246,17 +514,25 @@ struct persisted *persisted_new(struct persist *persist, struct generation *gene
         if (persisted == NULL)
                 return NULL;
         *persisted = (struct persisted){.persist = persist, .generation = generation, .id = id, .n_fds = n_fds};
-        list_append(&persist->models, &persisted->link);
+        tree_node_init(&persisted->by_id);
+        tree_insert(&persist->models, &persisted->by_id);
         persist->used += n_fds;
         if (generation != NULL)
                 generation->persisted = persisted;
         return persisted;
 }
 
+/* Generations of which a few may fit the store now. */
+static void admit_waiting(struct persist *persist)
+{
+        for (int i = 0; i < WAITING_TURN && !list_empty(&persist->waiting); i++)
+                generation_due(persist, container_of(persist->waiting.next, struct generation, in_persist));
+}
+
 static void persisted_free(struct persisted *persisted)
 {
         persisted->persist->used -= persisted->n_fds;
-        list_remove(&persisted->link);
+        tree_remove(&persisted->persist->models, &persisted->by_id);
         msgpack_sbuffer_destroy(&persisted->details);
         if (persisted->generation != NULL) {
                 persisted->generation->persisted = NULL;
@@ -269,8 +545,10 @@ static void persisted_free(struct persisted *persisted)
 static void persisted_end(struct persisted *persisted)
 {
         struct generation *generation = persisted->generation;
-        bool left = persisted->persist->frozen && persisted->state != PERSIST_REMOVING && persisted->error.code == 0;
+        struct persist *persist = persisted->persist;
+        bool left = persist->frozen && persisted->state != PERSIST_REMOVING && persisted->error.code == 0;
         persisted_free(persisted);
+        admit_waiting(persist);
         if (generation == NULL)
                 return;
         generation->left_in_store = left;
@@ -408,7 +686,7 @@ static void store_done(struct work *work)
                 persisted_remove(persisted); /* some of it may have been stored */
         }
         settle_names(generation);
-        persist_changed(persist);
+        generation_due(persist, generation);
         generation_reap_later(generation);
 }
 
@@ -435,33 +713,34 @@ static bool has_capacity(struct persist *persist, struct generation *g)
         return false;
 }
 
-static void store(struct persist *persist, struct generation *g)
+/* False: no memory. */
+static bool store(struct persist *persist, struct generation *g)
 {
         struct persisted *persisted =
                 persisted_new(persist, g, ++persist->counters[SNAPSHOT_MODEL_IDS], g->n_segments + 1);
-        if (persisted != NULL && commit_record_pack(&persisted->details, g, persisted->id) < 0)
+        if (persisted == NULL)
+                return false;
+        if (commit_record_pack(&persisted->details, g, persisted->id) < 0) {
                 persisted_free(persisted);
-        else if (persisted != NULL)
-                work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
-        persist->due |= DUE_PROCESSES; /* those that attached while it loaded */
-}
-
-/* Stores what serves and is not stored. What cannot be stored has no fallback either: its names have left that. */
-static void store_new(struct persist *persist)
-{
-        list_each_item (struct generation, g, &persist->resident->generations, link) {
-                if (g->state != GENERATION_READY || g->persisted != NULL)
-                        continue;
-                if (!g->not_stored && can_be_stored(g) && has_capacity(persist, g))
-                        store(persist, g);
-                else
-                        settle_names(g);
+                return false;
         }
+        work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
+        return true;
 }
 
-void persist_changed(struct persist *persist)
+/* Stores it if it serves and is not stored. What cannot be stored has no fallback either: its names have left that. */
+static void store_new(struct persist *persist, struct generation *g)
 {
-        persist->due |= DUE_ROWS | DUE_SNAPSHOT;
+        if (g->state != GENERATION_READY || g->persisted != NULL)
+                return;
+        bool fits = !g->not_stored && can_be_stored(g);
+        if (fits && has_capacity(persist, g) && store(persist, g))
+                return;
+        if (fits)
+                list_append(&persist->waiting, &g->in_persist);
+        if (fits && has_capacity(persist, g)) /* there was no memory */
+                persist->due |= DUE_RETRY;
+        settle_names(g);
 }
 
 /* ---- processes ---- */
@@ -511,22 +790,14 @@ static void batch_done(struct work *work)
         }
         persist->batch = NULL;
         free(batch);
+        admit_waiting(persist);
         send_batch(persist);
-}
-
-/* Its leases are in the snapshot. */
-static bool holds_stored(const struct process *process)
-{
-        list_each_item (const struct lease, lease, &process->held, in_process)
-                if (lease->generation->persisted != NULL)
-                        return true;
-        return false;
 }
 
 /* False: it is to be tried again. */
 static bool store_process(struct persist *persist, struct batch *batch, struct process *process)
 {
-        if (process->stored || process->exited || process->pidfd < 0 || !holds_stored(process))
+        if (process->stored || process->exited || process->pidfd < 0)
                 return true;
         bool full = persist->used >= persist->max;
         if (full && !persist->full_logged)
@@ -544,7 +815,8 @@ static bool store_process(struct persist *persist, struct batch *batch, struct p
 /* Removals first: they make room. */
 static void send_batch(struct persist *persist)
 {
-        if (!is_on(persist) || !(persist->due & DUE_PROCESSES) || persist->batch != NULL)
+        bool due = persist->n_exited > 0 || !list_empty(&persist->due_processes);
+        if (!is_on(persist) || !due || persist->batch != NULL)
                 return;
         struct batch *batch = calloc(1, sizeof(*batch));
         if (batch == NULL)
@@ -552,11 +824,11 @@ static void send_batch(struct persist *persist)
         batch->persist = persist;
         while (persist->n_exited > 0 && batch->n < BATCH_MAX)
                 batch->jobs[batch->n++] = (struct job){persist->exited[--persist->n_exited], -1};
-        bool all = persist->n_exited == 0;
-        list_each_item (struct process, process, &persist->leases->processes, link)
-                all = store_process(persist, batch, process) && all;
-        if (all)
-                done(persist, DUE_PROCESSES);
+        list_each_item_safe (struct process, process, &persist->due_processes, in_due) {
+                if (!store_process(persist, batch, process))
+                        break;
+                list_remove(&process->in_due);
+        }
         if (batch->n == 0) {
                 free(batch);
                 return;
@@ -576,15 +848,16 @@ static void process_freed(struct persist *persist, struct process *process)
         require(persist->n_exited < persist->used);
         persist->exited = exited;
         exited[persist->n_exited++] = process->persisted_id;
-        persist->due |= DUE_PROCESSES;
 }
 
 /* ---- restored leases ---- */
 
-/* It holds its model no longer. */
-static void end_unverified(struct persist *persist, size_t i)
+/* It holds its model no longer; `ended`: no lease has its number. */
+static void end_unverified(struct persist *persist, size_t i, bool ended)
 {
         struct generation *generation = persist_generation(persist, persist->unverified[i].model);
+        if (ended && is_on(persist))
+                forget_lease(persist, persist->unverified[i].id);
         require(generation != NULL); /* what is held stays in the store */
         persist->unverified[i] = persist->unverified[--persist->n_unverified];
         generation_put(generation);
@@ -593,7 +866,7 @@ static void end_unverified(struct persist *persist, size_t i)
 static void end_all_unverified(struct persist *persist)
 {
         while (persist->n_unverified > 0)
-                end_unverified(persist, persist->n_unverified - 1);
+                end_unverified(persist, persist->n_unverified - 1, true);
 }
 
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
@@ -606,7 +879,7 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
                 return NULL;
         lease->since_ns = record->since_ns;
         if (record >= persist->unverified && record < persist->unverified + persist->n_unverified)
-                end_unverified(persist, (size_t)(record - persist->unverified));
+                end_unverified(persist, (size_t)(record - persist->unverified), false);
         return lease;
 }
 
@@ -618,15 +891,39 @@ const struct lease_record *persist_unverified(const struct persist *persist, con
         return NULL;
 }
 
+static struct persisted *persisted_of(const struct tree_node *node)
+{
+        return container_of(node, struct persisted, by_id);
+}
+
+static int compare_models(const struct tree_node *a, const struct tree_node *b)
+{
+        return ORDER(persisted_of(a)->id, persisted_of(b)->id);
+}
+
+static int compare_id(const void *id, const struct tree_node *node)
+{
+        return ORDER(*(const uint64_t *)id, persisted_of(node)->id);
+}
+
 struct generation *persist_generation(struct persist *persist, uint64_t id)
 {
-        list_each_item (struct persisted, persisted, &persist->models, link)
-                if (persisted->id == id)
-                        return persisted->generation;
-        return NULL;
+        const struct tree_node *node = tree_from(&persist->models, &id, compare_id);
+        return node != NULL && persisted_of(node)->id == id ? persisted_of(node)->generation : NULL;
 }
 
 /* ---- life ---- */
+
+/* Without a store. */
+static void pack_for_file(struct persist *persist)
+{
+        if (!(persist->due & DUE_CHANGES) || persist->file.folder == NULL)
+                return;
+        examine_changed(persist);
+        done(persist, DUE_CHANGES);
+        if (pack_rows(persist, NULL) < 0)
+                persist->due |= DUE_RETRY; /* those that were not packed are still due */
+}
 
 uint64_t persist_tick(struct persist *persist, uint64_t now)
 {
@@ -635,19 +932,21 @@ uint64_t persist_tick(struct persist *persist, uint64_t now)
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
                 end_all_unverified(persist);
-                persist->due |= DUE_SNAPSHOT;
         }
-        if (persist->due & DUE_RETRY)
-                persist->due |= DUE_SNAPSHOT;
+        if (persist->due & DUE_RETRY) {
+                persist->due |= DUE_CHANGES;
+                admit_waiting(persist);
+        }
         done(persist, DUE_RETRY);
-        persist_sync(persist);
-        if ((persist->due & DUE_ROWS) && persist->file.folder != NULL) /* without a store, or memory */
-                pack_rows(persist);
+        begin_file(persist);
+        if (is_on(persist))
+                persist_sync(persist);
+        else
+                pack_for_file(persist);
         save(persist);
         send_batch(persist);
         /* What waits for the store or for a worker is due again when that has answered. */
-        bool file_due =
-                (persist->due & (DUE_ROWS | DUE_FILE)) && persist->file.folder != NULL && !persist->file.writing;
+        bool file_due = (persist->due & DUE_FILE) && persist->file.folder != NULL && !persist->file.writing;
         if (file_due || (persist->due & DUE_RETRY))
                 return now;
         return persist->claim_until_ns != 0 ? persist->claim_until_ns : UINT64_MAX;
@@ -659,10 +958,19 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
         *persist =
                 (struct persist){.resident = resident, .leases = leases, .memory.fd = -1, .max = max, .frozen = true};
         persist->end_ns = UINT64_MAX;
-        list_init(&persist->models);
+        tree_init(&persist->models, compare_models);
+        journal_init(&persist->journal);
+        list_init(&persist->changed);
+        list_init(&persist->waiting);
+        list_init(&persist->due_leases);
+        list_init(&persist->due_processes);
+        items_init(&persist->file.rows);
+        resident->persist = leases->persist = persist;
         resident->remove_stored = remove_stored;
-        leases->persist = persist;
-        leases->changed = leases_changed;
+        resident->generation_due = generation_due;
+        resident->name_due = name_due;
+        leases->lease_made = lease_made;
+        leases->lease_ended = lease_ended;
         leases->process_freed = process_freed;
         if (max == 0) {
                 bool any = false;
@@ -681,29 +989,35 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
         return persist->thread != NULL ? 0 : error_no_memory(error);
 }
 
-void persist_start(struct persist *persist, struct work_pool *pool, const char *folder, persist_desired desired_rows,
-                   const struct desired *desired)
+void persist_start(struct persist *persist, struct work_pool *pool, const char *folder,
+                   persist_mark_desired mark_desired, persist_desired desired_row, const struct desired *desired)
 {
         persist->file.pool = pool;
         persist->file.folder = persist->file.unread ? NULL : folder;
-        persist->desired_rows = desired_rows;
+        persist->mark_desired = mark_desired;
+        persist->desired_row = desired_row;
         persist->desired = desired;
         persist->frozen = false;
-        persist->due |= DUE_FILE; /* so that a folder that cannot be written is reported */
-        persist_changed(persist);
+        persist->tracks = persist->memory.fd >= 0 || persist->file.folder != NULL;
+        if (!persist->tracks)
+                return;
+        list_each_item (struct generation, g, &persist->resident->generations, link)
+                generation_due(persist, g);
+        /* The file, so that a folder that cannot be written is reported. */
+        persist->due |= DUE_CHANGES | DUE_WHOLE | DUE_NAMES | DUE_FILE;
 }
 
 void persist_freeze(struct persist *persist)
 {
-        persist->due |= DUE_FILE; /* the newest, also where a run without the store follows */
+        restart_file(persist); /* the newest, also where a run without the store follows */
         persist_tick(persist, now_ns());
         persist->frozen = true;
+        persist->tracks = false;
         end_all_unverified(persist);
         list_each_item (const struct generation, g, &persist->resident->generations, link)
                 settle_names(g);
-        list_each_item_safe (struct persisted, persisted, &persist->models, link)
-                if (persisted->state == PERSIST_STORED)
-                        persisted_end(persisted);
+        tree_each_item_safe(struct persisted, persisted, &persist->models,
+                            by_id) if (persisted->state == PERSIST_STORED) persisted_end(persisted);
 }
 
 bool persist_stop(struct persist *persist, uint64_t deadline_ns)
@@ -718,8 +1032,9 @@ void persist_deinit(struct persist *persist)
         close_p(&persist->memory.fd);
         msgpack_sbuffer_destroy(&persist->file.bytes);
         msgpack_sbuffer_destroy(&persist->bytes);
-        msgpack_sbuffer_destroy(&persist->rows.bytes);
-        msgpack_sbuffer_destroy(&persist->pinned.bytes);
+        items_deinit(&persist->file.rows);
+        journal_deinit(&persist->journal);
+        free(persist->ended);
         free(persist->unverified);
         free(persist->exited);
 }

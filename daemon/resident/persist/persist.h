@@ -3,10 +3,15 @@
  * Persistence: models that are ready stay in the service manager's fd store, so that the next run serves them
  * at once, and processes that hold leases keep them; the next run loads what was pinned and is not in the store.
  *
- * A snapshot (snapshot.h) says what leads to what. It is derived from what is resident and desired, never changed in
- * place: a change marks it due, and it is written before anything is sent to a client. Of a model in the store a kill
- * -9 undoes no name, setting, pin or lease that a client has seen; a model that has just become ready is stored a
- * moment later. The state file, with the pins, follows a few times a second.
+ * A snapshot (snapshot.h) says what leads to what. It follows what is resident and desired: a change marks rows of
+ * names and leases as due (journal.h), and what differs is written before anything is sent to a client, as one change
+ * with a checksum behind the snapshot that was written before. So its cost does not depend on how many models, names
+ * and leases there are. Of a model in the store a kill -9 undoes no name, setting, pin or lease that a client has seen;
+ * a model that has just become ready is stored a moment later. The state file, with the pins, follows a few times a
+ * second.
+ *
+ * A row is made from what is resident and desired when it is written; nothing that a change says is trusted but which
+ * row it is. A run, and what follows a write that has failed, begins with a whole snapshot.
  *
  * What is due is one set (enum persist_due). Packing changes nothing: what begins to be stored, and the numbers of
  * processes, are decided before.
@@ -32,6 +37,7 @@
 #include "daemon/base/sys/systemd.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/persist/commit_record.h"
+#include "daemon/resident/persist/journal.h"
 #include "daemon/resident/persist/snapshot_io.h"
 
 #include <inttypes.h>
@@ -40,7 +46,7 @@ enum persisted_state { PERSIST_STORING, PERSIST_STORED, PERSIST_REMOVING };
 
 /* One model in the store. */
 struct persisted {
-        struct list link; /* in persist->models */
+        struct tree_node by_id; /* in persist->models */
         struct persist *persist;
         struct generation *generation; /* NULL: an earlier run's, being removed */
         uint64_t id;
@@ -55,11 +61,11 @@ struct desired; /* of serve/desired: models that are not resident, and to be loa
 
 /* What differs from what was written or sent last. */
 enum persist_due {
-        DUE_ROWS = 1,      /* names, settings or desired models: they are packed again with the next snapshot */
-        DUE_SNAPSHOT = 2,  /* rows or leases: it is written before anything is sent */
-        DUE_RETRY = 4,     /* the snapshot could not be written: it is due again at the next tick */
-        DUE_FILE = 8,      /* rows of pinned names: by the tick, unless it is being written */
-        DUE_PROCESSES = 16 /* a process may have to be stored, or removed: by the tick */
+        DUE_CHANGES = 1, /* of generations, rows or leases: they are written before anything is sent */
+        DUE_WHOLE = 2,   /* the next is a whole snapshot */
+        DUE_NAMES = 4,   /* there was no memory to mark a name: all are */
+        DUE_RETRY = 8,   /* the snapshot could not be written: it is due again at the next tick */
+        DUE_FILE = 16    /* rows of pinned names: by the tick, unless it is being written */
 };
 
 /* The state file, which a worker writes. */
@@ -67,37 +73,65 @@ struct state_file {
         const char *folder; /* NULL: none */
         bool unread;        /* it exists and could not be read: it is not overwritten */
         struct work_pool *pool;
-        bool writing;
-        msgpack_sbuffer bytes; /* as being written */
-        struct error failure;  /* of the last write, and logged; else zero */
+        struct items rows; /* that were not written yet */
+        bool begun;        /* with those that were, they are all; else what is written next has to be a whole */
+        bool fresh;        /* they are all by themselves */
+        /* While it is being written. */
+        bool writing, whole;
+        msgpack_sbuffer bytes;
+        struct snapshot_extent extent; /* of the file; the worker's */
+        bool lost;                     /* the file was removed or changed */
         struct work work;
+        struct error error;
+
+        struct error failure; /* of the last write, and logged; else zero */
+};
+
+/* A worker writes the snapshot of the memory as a whole. */
+struct compaction {
+        struct work work;
+        bool runs;
+        struct snapshot_memory from;
+        uint64_t whole; /* bytes */
         struct error error;
 };
 
-/* Calls row() for each name that is to be loaded; its texts are borrowed. Ends with the first error. */
-typedef int (*persist_row)(void *context, const struct name_row *row);
-typedef int (*persist_desired)(const struct desired *desired, persist_row row, void *context);
+/* Desired models. Marks each name that is to be loaded: persist_mark(). */
+typedef void (*persist_mark_desired)(const struct desired *desired);
+/* The row of a name on a device that is to be loaded there; its texts are borrowed. False: there is none. */
+typedef bool (*persist_desired)(const struct desired *desired, const char *name, const char *device,
+                                struct name_row *row);
 
 struct persist {
         struct resident *resident;
         struct leases *leases;
-        persist_desired desired_rows;
+        persist_mark_desired mark_desired;
+        persist_desired desired_row;
         const struct desired *desired;
+        bool tracks;                   /* there is a place to write to, or there may be one */
         struct snapshot_memory memory; /* fd -1: there is no store */
+        struct compaction compaction;
         uint64_t counters[SNAPSHOT_COUNTERS];
-        unsigned due;                    /* of enum persist_due */
-        struct packed_rows rows, pinned; /* as packed last: all, and those of pinned names and of ranks */
-        msgpack_sbuffer bytes;           /* of the last snapshot */
-        bool failure_logged;             /* it could not be written */
+        uint64_t written[SNAPSHOT_COUNTERS + 1]; /* as written last, and the last number of a generation */
+        unsigned due;                            /* of enum persist_due */
+        struct journal journal;
+        struct list changed;    /* of struct generation: what leads to it may have to be written */
+        struct list waiting;    /* of those that serve: for capacity in the store, or memory */
+        struct list due_leases; /* of struct lease */
+        uint64_t *ended;        /* numbers of leases that have a row */
+        size_t n_ended;
+        msgpack_sbuffer bytes; /* of what is written to the memory */
+        bool failure_logged;   /* it could not be written */
         struct state_file file;
         struct work_pool *thread;
-        uint64_t end_ns;     /* atomic: no message is waited for longer; UINT64_MAX: the daemon runs */
-        bool hangs;          /* of the thread: the manager has not read the last message in time */
-        uint64_t max, used;  /* descriptors in the store */
-        struct list models;  /* of struct persisted */
-        bool full_logged;    /* the lack of capacity was logged */
-        struct batch *batch; /* messages about processes in flight; NULL: none */
-        uint64_t *exited;    /* ids of processes that are to be removed from the store */
+        uint64_t end_ns;           /* atomic: no message is waited for longer; UINT64_MAX: the daemon runs */
+        bool hangs;                /* of the thread: the manager has not read the last message in time */
+        uint64_t max, used;        /* descriptors in the store */
+        struct tree models;        /* of struct persisted, by id */
+        bool full_logged;          /* the lack of capacity was logged */
+        struct batch *batch;       /* messages about processes in flight; NULL: none */
+        struct list due_processes; /* of struct process: with a lease in the snapshot, and not stored */
+        uint64_t *exited;          /* ids of processes that are to be removed from the store */
         size_t n_exited;
         bool frozen;                     /* nothing is persisted yet, or any more */
         uint64_t claim_until_ns;         /* leases of an earlier run may be reclaimed; 0: not any more */
@@ -114,16 +148,18 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
 void persist_recover(struct persist *persist, struct listen_fds *listen_fds, const char *folder,
                      struct snapshot *newest);
 /* From now on what is resident is persisted. All of these are borrowed. */
-void persist_start(struct persist *persist, struct work_pool *pool, const char *folder, persist_desired desired_rows,
-                   const struct desired *desired);
+void persist_start(struct persist *persist, struct work_pool *pool, const char *folder,
+                   persist_mark_desired mark_desired, persist_desired desired_row, const struct desired *desired);
 /* The daemon ends: a last snapshot, and the store is not changed any more. */
 void persist_freeze(struct persist *persist);
 /* True if its thread ended, as work_pool_stop(). */
 bool persist_stop(struct persist *persist, uint64_t deadline_ns);
 void persist_deinit(struct persist *persist);
 
-/* A generation, a setting or a desired model has changed. Only marks. */
-void persist_changed(struct persist *persist);
+/* What a name leads to on a device, of this UUID, may have changed. Only marks. */
+void persist_mark(struct persist *persist, const char *name, const char *device);
+/* A worker writes; the daemon does not end before that. */
+bool persist_is_writing(const struct persist *persist);
 /* Before anything is sent: writes the snapshot if it is due. */
 void persist_sync(struct persist *persist);
 /* A few times a second: also writes the state file, and stores processes that hold leases. Returns when it is to be

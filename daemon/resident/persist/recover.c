@@ -435,7 +435,8 @@ static void restore_store(struct persist *persist, struct inheritance *all, cons
         persist->claim_until_ns = now_ns() + CLAIM_NS;
         add_records(all, snapshot);
         restore_all(persist, all, limit);
-        list_each_item (const struct persisted, persisted, &persist->models, link) {
+        tree_each_item(const struct persisted, persisted, &persist->models, by_id)
+        {
                 n_restored += persisted->generation != NULL;
                 n_dropped += persisted->generation == NULL;
                 /* From now on a generation without names is freed with its last lease. */

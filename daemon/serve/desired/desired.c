@@ -31,10 +31,17 @@ static void notify(struct desired *d)
                 d->changed(d);
 }
 
-/* Not READY, and of this name. */
-static bool is_pending(const struct desired_model *m, const char *name)
+static bool is_pending(const struct desired_model *m)
 {
-        return m->state != DESIRED_READY && strcmp(m->spec.name, name) == 0;
+        return m->state != DESIRED_READY;
+}
+
+/* Of a restored model. */
+static void rows_due(const struct desired_model *m)
+{
+        struct desired *d = m->desired;
+        for (size_t i = 0; i < m->spec.n_devices && m->origin == DESIRED_RESTORED && d->row_due != NULL; i++)
+                d->row_due(d, m->spec.name, m->spec.devices[i].uuid);
 }
 
 static bool is_in_progress(const struct desired_model *m)
@@ -51,15 +58,25 @@ static struct desired_model *model_new(struct desired *d, enum desired_origin or
         if (m == NULL)
                 return NULL;
         list_init(&m->link);
+        tree_node_init(&m->by_name);
         list_init(&m->watch.link);
         m->desired = d;
         m->origin = origin;
         return m;
 }
 
-static void model_free(struct desired_model *m)
+/* Out of the list and the index, in which its place may change. */
+static void leave(struct desired_model *m)
 {
         list_remove(&m->link);
+        tree_remove(&m->desired->by_name, &m->by_name);
+}
+
+static void model_free(struct desired_model *m)
+{
+        if (tree_is_linked(&m->by_name))
+                rows_due(m);
+        leave(m);
         load_unwatch(&m->watch);
         model_record_deinit(&m->spec);
         free(m->path);
@@ -71,6 +88,26 @@ static bool precedes(const struct desired_model *a, const struct desired_model *
         return a->origin != b->origin ? a->origin < b->origin : a->spec.settings.priority > b->spec.settings.priority;
 }
 
+static struct desired_model *model_of(const struct tree_node *node)
+{
+        return container_of(node, struct desired_model, by_name);
+}
+
+static int compare_name(const void *name, const struct tree_node *node)
+{
+        return strcmp(name, model_of(node)->spec.name);
+}
+
+/* By name, then in the order of the list. */
+static int compare_by_name(const struct tree_node *a, const struct tree_node *b)
+{
+        const struct desired_model *x = model_of(a), *y = model_of(b);
+        int r = strcmp(x->spec.name, y->spec.name);
+        if (r == 0)
+                r = precedes(x, y) ? -1 : precedes(y, x);
+        return r != 0 ? r : ORDER(x->sequence, y->sequence);
+}
+
 /* Behind its equals. */
 static void insert(struct desired_model *m)
 {
@@ -79,7 +116,27 @@ static void insert(struct desired_model *m)
                 next = next->prev;
         list_append(next, &m->link);
         m->sequence = ++m->desired->last_sequence;
+        tree_insert(&m->desired->by_name, &m->by_name);
+        rows_due(m);
 }
+
+/* The first model of the name, and the next one after `m`; NULL: none. */
+static struct desired_model *first_of(const struct desired *d, const char *name)
+{
+        struct desired_model *m = tree_item(tree_from(&d->by_name, name, compare_name), struct desired_model, by_name);
+        return m != NULL && strcmp(m->spec.name, name) == 0 ? m : NULL;
+}
+
+static struct desired_model *next_of(const struct desired_model *m)
+{
+        struct desired_model *next = tree_item(tree_next(&m->by_name), struct desired_model, by_name);
+        return next != NULL && strcmp(next->spec.name, m->spec.name) == 0 ? next : NULL;
+}
+
+/* The current one may be freed, or change its place. */
+#define each_named(m, d, name)                                                                                         \
+        for (struct desired_model *m = first_of(d, name), *m##_next = m != NULL ? next_of(m) : NULL; m != NULL;        \
+             m = m##_next, m##_next = m != NULL ? next_of(m) : NULL)
 
 /* READY; else cancelled. Frees a restored model. */
 static void settle_consume(struct desired_model *m, bool ready)
@@ -171,6 +228,7 @@ static void load_done(struct load_watch *watch, struct load_request *request)
         struct desired_model *m = container_of(watch, struct desired_model, watch);
         const struct error *error = load->state == LOAD_READY ? NULL : &load->error;
         /* From now on the model is desired only on the devices that failed. */
+        rows_due(m);
         load_each_target (target, load) {
                 bool *pin = load->state == LOAD_READY ? find_pin(m, target->device) : NULL;
                 if (load->state == LOAD_READY && target->state != TARGET_FAILED)
@@ -366,7 +424,7 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
                 rearm(m);
                 if (m->origin == DESIRED_RESTORED)
                         continue;
-                list_remove(&m->link);
+                leave(m);
                 list_append(&before, &m->link);
         }
         for (size_t i = 0; i < n; i++) {
@@ -380,7 +438,7 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
                         continue;
                 }
                 m->entry = &entries[i];
-                list_remove(&m->link);
+                leave(m);
                 insert(m);
         }
         list_each_item_safe (struct desired_model, m, &before, link) {
@@ -538,10 +596,8 @@ void desired_add(struct desired *d, const struct generation *generation, const c
                 log_error("%s: was pinned, and is not restored: no memory", name);
                 return;
         }
-        list_each_item (struct desired_model, known, &d->models, link)
-                if (m == NULL && known->origin == DESIRED_RESTORED && strcmp(known->spec.name, name) == 0 &&
-                    strcmp(known->spec.source, row.source) == 0)
-                        m = known;
+        each_named(known, d, name) if (m == NULL && known->origin == DESIRED_RESTORED &&
+                                       strcmp(known->spec.source, row.source) == 0) m = known;
         row.settings.pinned = true;
         if (!row.loadable)
                 warn_lost(&row);
@@ -549,48 +605,43 @@ void desired_add(struct desired *d, const struct generation *generation, const c
                 insert(m);
         else if (m == NULL || model_record_add_device(&m->spec, row.device, true) < 0)
                 log_error("%s: was pinned, and is not restored: no memory", name);
+        if (m != NULL)
+                rows_due(m);
         free(row.source);
 }
 
-static int add_rows(const struct desired_model *m, persist_row add, void *context)
+void desired_mark(const struct desired *d)
 {
-        const struct model_record *spec = &m->spec;
-        struct resident *resident = m->desired->loads->resident;
-        struct name_row row = {.name = spec->name,
-                               .source = spec->source,
-                               .pattern = spec->pattern,
-                               .number = spec->number,
-                               .verified = spec->verified,
-                               .loadable = true,
-                               .caller = spec->caller,
-                               .settings = spec->settings,
-                               .owner = spec->owner,
-                               .n_ranks = spec->ranks ? (uint32_t)spec->n_devices : 0};
-        int r = 0;
-        for (size_t i = 0; i < spec->n_devices && r == 0; i++) {
-                row.device = spec->devices[i].uuid;
-                row.rank = spec->ranks ? (uint32_t)i : 0;
-                row.settings.pinned = true;
-                const struct device *device = resident_device(resident, row.device, NULL);
-                const struct generation *loading =
-                        device != NULL ? resident_on(resident, spec->name, GENERATION_LOADING, device) : NULL;
-                /* The row of the resident name counts. */
-                bool has_row =
-                        !spec->ranks && (serves(m->desired, &row) || (loading != NULL && loading->settings.pinned));
-                if (spec->devices[i].pinned && !has_row)
-                        r = add(context, &row);
-        }
-        return r;
+        list_each_item (const struct desired_model, m, &d->models, link)
+                rows_due(m);
 }
 
-/* Models that are not resident, and replicas beside those that are; ranks are loaded all or none. */
-int desired_rows(const struct desired *d, persist_row add, void *context)
+/* The first that is desired there; what is resident under the name, or loads to be pinned, has a row of its own. */
+bool desired_row(const struct desired *d, const char *name, const char *device, struct name_row *row)
 {
-        int r = 0;
-        list_each_item (const struct desired_model, m, &d->models, link)
-                if (r == 0 && m->origin == DESIRED_RESTORED)
-                        r = add_rows(m, add, context);
-        return r;
+        each_named(m, d, name)
+        {
+                const struct model_record *spec = &m->spec;
+                for (size_t i = 0; i < spec->n_devices && m->origin == DESIRED_RESTORED; i++) {
+                        if (!spec->devices[i].pinned || strcmp(spec->devices[i].uuid, device) != 0)
+                                continue;
+                        *row = (struct name_row){.name = spec->name,
+                                                 .device = spec->devices[i].uuid,
+                                                 .source = spec->source,
+                                                 .pattern = spec->pattern,
+                                                 .number = spec->number,
+                                                 .verified = spec->verified,
+                                                 .loadable = true,
+                                                 .caller = spec->caller,
+                                                 .settings = spec->settings,
+                                                 .owner = spec->owner,
+                                                 .rank = spec->ranks ? (uint32_t)i : 0,
+                                                 .n_ranks = spec->ranks ? (uint32_t)spec->n_devices : 0};
+                        row->settings.pinned = true;
+                        return true;
+                }
+        }
+        return false;
 }
 
 /* ---- life ---- */
@@ -599,6 +650,7 @@ void desired_init(struct desired *d, struct loads *loads, const struct limits *l
 {
         *d = (struct desired){.loads = loads, .limits = limits};
         list_init(&d->models);
+        tree_init(&d->by_name, compare_by_name);
 }
 
 void desired_close(struct desired *d)
@@ -618,9 +670,7 @@ void desired_deinit(struct desired *d)
 
 const struct desired_model *desired_find(const struct desired *d, const char *name)
 {
-        list_each_item (const struct desired_model, m, &d->models, link)
-                if (is_pending(m, name))
-                        return m;
+        each_named(m, d, name) if (is_pending(m)) return m;
         return NULL;
 }
 
@@ -664,6 +714,7 @@ static bool forget_on_consume(struct desired_model *m, const struct device *devi
         *pin = false;
         if (m->spec.ranks)
                 set_pins(m, false);
+        rows_due(m);
         bool left = false;
         for (size_t i = 0; i < m->spec.n_devices; i++)
                 left = left || m->spec.devices[i].pinned;
@@ -681,8 +732,9 @@ bool desired_forget(struct desired *d, const char *name, const char *device_name
         bool found = false;
         if (device_name != NULL && device == NULL)
                 return false;
-        list_each_item_safe (struct desired_model, m, &d->models, link) {
-                if (!is_pending(m, name))
+        each_named(m, d, name)
+        {
+                if (!is_pending(m))
                         continue;
                 if (device != NULL) {
                         found |= forget_on_consume(m, device);
@@ -697,8 +749,9 @@ bool desired_forget(struct desired *d, const char *name, const char *device_name
 bool desired_pin(struct desired *d, const char *name, bool pin)
 {
         bool found = false;
-        list_each_item_safe (struct desired_model, m, &d->models, link) {
-                if (!is_pending(m, name))
+        each_named(m, d, name)
+        {
+                if (!is_pending(m))
                         continue;
                 m->spec.settings.pinned = pin;
                 if (m->origin == DESIRED_RESTORED && !pin)
@@ -711,14 +764,15 @@ bool desired_pin(struct desired *d, const char *name, bool pin)
 bool desired_set_priority(struct desired *d, const char *name, unsigned priority)
 {
         bool found = false;
-        list_each_item_safe (struct desired_model, m, &d->models, link) {
-                if (!is_pending(m, name))
+        each_named(m, d, name)
+        {
+                if (!is_pending(m))
                         continue;
                 found = true;
                 if (m->spec.settings.priority == priority)
                         continue;
+                leave(m);
                 m->spec.settings.priority = priority;
-                list_remove(&m->link);
                 insert(m);
         }
         if (found)

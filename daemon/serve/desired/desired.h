@@ -27,6 +27,7 @@
 #pragma once
 
 #include "daemon/base/text/secret.h"
+#include "daemon/base/tree.h"
 #include "daemon/load/load.h"
 #include "daemon/resident/persist/persist.h"
 #include "daemon/serve/desired/model_record.h"
@@ -45,8 +46,9 @@ enum desired_origin { DESIRED_RESTORED, DESIRED_CONFIGURED };
 
 /* Read-only for other modules. */
 struct desired_model {
-        struct list link;  /* in desired->models, by origin, priority and sequence */
-        uint64_t sequence; /* ascending */
+        struct list link;         /* in desired->models, by origin, priority and sequence */
+        struct tree_node by_name; /* in desired->by_name: by name, then in that order */
+        uint64_t sequence;        /* ascending */
         struct desired *desired;
         enum desired_origin origin;
         enum desired_state state;
@@ -66,6 +68,7 @@ struct desired {
         struct loads *loads;
         const struct limits *limits; /* preload_loads, preload_retry_ns */
         struct list models;
+        struct tree by_name;
         size_t n; /* at the last tick */
         uint64_t last_sequence;
         bool closing; /* atomic: desired_close() */
@@ -75,6 +78,8 @@ struct desired {
                      struct error *error);
         /* A change without an event of a generation. May be NULL. */
         void (*changed)(struct desired *desired);
+        /* The row of a restored model's name on the device of this UUID may have changed. May be NULL. */
+        void (*row_due)(struct desired *desired, const char *name, const char *device);
 };
 
 void desired_init(struct desired *desired, struct loads *loads, const struct limits *limits);
@@ -89,8 +94,10 @@ int desired_configure(struct desired *desired, const struct model_record *entrie
 void desired_restore(struct desired *desired, struct snapshot *snapshot);
 /* A restored generation of this name is damaged and about to be unloaded: the name is desired again on its device. */
 void desired_add(struct desired *desired, const struct generation *generation, const char *name);
-/* The rows of the names that are to be restored, as far as they are not resident (persist.h). */
-int desired_rows(const struct desired *desired, persist_row row, void *context);
+/* What persist asks for (persist.h): row_due() for each name and device that is to be restored; the row of one, unless
+ * there is none. */
+void desired_mark(const struct desired *desired);
+bool desired_row(const struct desired *desired, const char *name, const char *device, struct name_row *row);
 
 /* Returns when it is to be called again; UINT64_MAX: not before something changes. */
 uint64_t desired_tick(struct desired *desired, uint64_t now);

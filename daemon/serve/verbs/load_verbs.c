@@ -285,9 +285,6 @@ int verb_load(struct session *session, struct request *request, struct error *er
               ?: loads_begin(session->server->loads, &args, &begun, error);
         if (r < 0)
                 return r;
-        if (begun->load->state >=
-            LOAD_QUEUED) /* a repeated one, which may have changed the settings of what is ready */
-                persist_changed(&session->server->persist);
         if (!req->attach && !req->dry_run) {
                 uint64_t op = ++session->server->last_op;
                 session_reply(session, request->id, ku64("op", op), kstr("name", begun->name));
@@ -404,7 +401,7 @@ int verb_set_priority(struct session *session, struct request *request, struct e
                         continue;
                 found = true;
                 g->settings.priority = priority;
-                persist_changed(&server->persist);
+                generation_settings_changed(g);
         }
         if (!found)
                 return resident_no_model(server->resident, model, error);

@@ -94,7 +94,6 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
                 generation_drain_for(g, req->drain_timeout_ms * MS);
                 if (req->force)
                         generation_revoke(g);
-                persist_changed(&session->server->persist);
         }
         return number;
 }

@@ -156,6 +156,28 @@ TEST(a_stop_right_after_a_load_persists_the_pin)
         ck_assert(state_has("m"));
 }
 
+/* Nothing is appended to what another process has written. */
+TEST(a_state_file_that_is_replaced_or_removed_is_written_again, .to = 2)
+{
+        daemon_start(&d, own_flags());
+        streamer_client *c = client_open(&d);
+        client_ok(c,
+                  client_load_with(c, (streamer_load_opts){.source = suite_path("root/m.safetensors"),
+                                                           .name = "m",
+                                                           .flags = STREAMER_LOAD_PIN}),
+                  "load");
+        AWAIT(state_has("m"));
+        if (_i)
+                file_write(suite_path("state/state"), "", 0);
+        else
+                must(unlink(suite_path("state/state")));
+        client_load(c, suite_path("root/m.safetensors"), "other");
+        client_call(c, "pin", "{\"model\":\"other\"}");
+        AWAIT(state_has("other"));
+        ck_assert(state_has("m"));
+        ck_assert(log_has("state: another process has removed or changed the file: it is written again ("));
+}
+
 TEST(an_unwritable_snapshot_is_reported_and_loads_continue)
 {
         rmdir(suite_path("state"));

@@ -92,9 +92,11 @@ static void check(const struct snapshot *state)
 
 FIXTURE(.each = {begin, NULL});
 
+static struct snapshot_extent extent;
+
 static void save(msgpack_sbuffer bytes)
 {
-        ck_assert_int_eq(snapshot_save(folder, bytes.data, bytes.size, &error), 0);
+        ck_assert_int_eq(snapshot_save(folder, bytes.data, bytes.size, &extent, &error), 0);
         ck_assert_int_ne(access(path_of("state.new"), F_OK), 0);
 }
 
@@ -139,7 +141,80 @@ TEST(a_missing_folder_is_an_error_that_names_it)
 {
         struct snapshot state;
         FAILS_WITH(error, snapshot_load(&state, "/nonexistent/state", &error), STREAMER_EFAILED, "/nonexistent/state");
-        ck_assert_int_eq(snapshot_save("/nonexistent/state", "x", 1, &error), STREAMER_EFAILED);
+        ck_assert_int_eq(snapshot_save("/nonexistent/state", "x", 1, &extent, &error), STREAMER_EFAILED);
+}
+
+/* ---- changes of the file ---- */
+
+/* Of one row, pinned or removed. */
+static msgpack_sbuffer change_of(uint64_t writes, const char *name, bool pinned)
+{
+        struct snapshot change = {.counters = {writes}};
+        snapshot_add(&change, &(struct name_row){.name = (char *)(uintptr_t)name,
+                                                 .device = (char *)(uintptr_t) "uuid-1",
+                                                 .settings = {.pinned = pinned}});
+        return snapshot_bytes(&change);
+}
+
+static int append(msgpack_sbuffer bytes)
+{
+        return snapshot_save_change(folder, bytes.data, bytes.size, &extent, &error);
+}
+
+static size_t rows_saved(void)
+{
+        struct snapshot state;
+        ck_assert_int_eq(snapshot_load(&state, folder, &error), 0);
+        size_t n = state.n_rows;
+        snapshot_deinit(&state);
+        return n;
+}
+
+TEST(changes_are_appended_to_the_file)
+{
+        struct stat before, after;
+        save(packed());
+        must(stat(path_of("state"), &before));
+        ck_assert_int_eq(append(change_of(2, "c", true)), 0);
+        ck_assert_uint_eq(rows_saved(), 2); /* one of these rows says that its name was removed */
+        ck_assert_int_eq(append(change_of(3, "d", true)), 0);
+        ck_assert_uint_eq(rows_saved(), 3);
+        ck_assert_int_eq(append(change_of(4, "c", false)), 0);
+        ck_assert_uint_eq(rows_saved(), 2);
+        must(stat(path_of("state"), &after));
+        ck_assert_uint_eq(before.st_ino, after.st_ino);
+}
+
+/* Its bytes are those of a change, whatever it has. */
+TEST(a_file_whose_changes_outgrow_it_is_written_as_a_whole)
+{
+        struct stat before, after;
+        unsigned n = 0;
+        save(packed());
+        must(stat(path_of("state"), &before));
+        do {
+                n++;
+                ck_assert_int_eq(append(change_of(1 + n, n % 2 == 0 ? "even" : "odd", true)), 0);
+                must(stat(path_of("state"), &after));
+                ck_assert_uint_le((uint64_t)after.st_size, SNAPSHOT_CHANGES + (4 << 10));
+        } while (after.st_ino == before.st_ino);
+        ck_assert_uint_lt((uint64_t)after.st_size, 4 << 10);
+        ck_assert_uint_eq(extent.all, (uint64_t)after.st_size);
+        ck_assert_uint_gt(n, 100);
+        ck_assert_uint_eq(rows_saved(), 3);
+        ck_assert_int_eq(append(change_of(2 + n, "odd", false)), 0);
+        ck_assert_uint_eq(rows_saved(), 2);
+}
+
+TEST(a_file_that_another_process_has_changed_is_not_appended_to)
+{
+        save(packed());
+        file_write(path_of("state"), "x", 1);
+        ck_assert_int_eq(append(change_of(2, "c", true)), SNAPSHOT_LOST);
+        must(unlink(path_of("state")));
+        ck_assert_int_eq(append(change_of(2, "c", true)), SNAPSHOT_LOST);
+        save(packed());
+        ck_assert_int_eq(append(change_of(2, "c", true)), 0);
 }
 
 /* ---- what is not damage ---- */
@@ -159,6 +234,35 @@ TEST(a_file_that_cannot_be_opened_now_stays)
         must(setrlimit(RLIMIT_NOFILE, &limit));
         FAILS_WITH(error, r, STREAMER_ELIMIT, "state: cannot be opened: Too many open files: the daemon may open ");
         ck_assert_int_ne(access(path_of("state.damaged"), F_OK), 0);
+        is_saved();
+}
+
+/* The daemon, or the machine, ended while it was written. */
+TEST(the_rest_of_a_change_is_not_read)
+{
+        struct stat st;
+        save(packed());
+        must(stat(path_of("state"), &st));
+        off_t before = st.st_size;
+        ck_assert_int_eq(append(change_of(2, "c", true)), 0);
+        must(stat(path_of("state"), &st));
+        for (off_t size = st.st_size - 1; size >= before; size--) {
+                must(truncate(path_of("state"), size));
+                ck_assert_uint_eq(rows_saved(), 2);
+        }
+        ck_assert_int_ne(access(path_of("state.damaged"), F_OK), 0);
+}
+
+/* A file without its size, of one snapshot, whose rows had no order. */
+TEST(a_file_of_the_earlier_form_is_read)
+{
+        msgpack_sbuffer bytes = packed();
+        struct record_foot foot;
+        char *at_foot = bytes.data + bytes.size - sizeof(foot);
+        memcpy(&foot, at_foot, sizeof(foot));
+        foot = record_foot(bytes.data, foot.first_size, bytes.data + foot.first_size, foot.map_size, SNAPSHOT_V2_MAGIC);
+        memcpy(at_foot, &foot, sizeof(foot));
+        file_write(path_of("state"), bytes.data, bytes.size);
         is_saved();
 }
 
@@ -310,6 +414,12 @@ static int read_with(struct snapshot *state, const struct wrong_fact *wrong)
         msgpack_pack_object(&map.pk, *row);
         write_row(&map, row, wrong);
         return read_body(state, map.buf.data, map.buf.size);
+}
+
+TEST(a_row_without_an_order_is_read)
+{
+        struct snapshot state;
+        ck_assert_int_eq(read_with(&state, &(struct wrong_fact){"order", NULL, 0}), 0);
 }
 
 TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
