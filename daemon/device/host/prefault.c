@@ -83,7 +83,9 @@ static int memory_detach(struct prefault *prefault)
 
 static void memory_drop(struct prefault *prefault)
 {
-        cleanup_close int fd = memory_detach(prefault);
+        int fd = memory_detach(prefault);
+        if (fd >= 0)
+                close(fd);
 }
 
 static bool memory_populate(struct prefault *prefault, uint64_t at)
