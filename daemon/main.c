@@ -224,6 +224,17 @@ static int make_stores(const struct config *config, struct sources *sources, str
                                  config->hf.token, error);
 }
 
+/* Its thread reads the folder, and the loop does not wait for it. */
+static int make_disk_cache(struct daemon *d, struct error *error)
+{
+        const char *path = filled(d->config.disk_cache.path);
+        const struct disk_limits limits = config_disk_limits(&d->config);
+        if (path == NULL)
+                return 0;
+        return disk_cache_new(&d->sources.disk, path, source_lane(path), &limits, error)
+                       ?: disk_writer_new(&d->loads.disk_writer, d->sources.disk, &d->reader, error);
+}
+
 static int make_reader(struct daemon *d, struct error *error)
 {
         struct config *c = &d->config;
@@ -340,6 +351,9 @@ static int make_parts(struct daemon *d, struct error *error)
                 return error_set(error, STREAMER_ENOMEM,
                                  "no memory, or no more threads are allowed (ulimit -u, pids.max)");
         make_models(d);
+        r = make_disk_cache(d, error);
+        if (r < 0)
+                return r;
         reload_set_keyring(&d->loads, keyring);
         r = make_server(d, error) ?: reload_apply(&d->reload, error);
         if (r < 0)
@@ -395,6 +409,7 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
         bool all = loads_empty(&d->loads) && list_empty(&d->resident.generations) && list_empty(&d->cache.copies) &&
                    !persist_is_writing(&d->server.persist) && cuda_close(d->devices.cuda);
         bool stopped = work_pool_stop(d->pool, deadline);
+        stopped = disk_writer_stop(d->loads.disk_writer, deadline) && stopped;
         stopped = persist_stop(&d->server.persist, deadline) && stopped;
         *cuda_hangs = false;
         for (size_t i = 0; i < d->devices.n; i++) {
@@ -432,6 +447,8 @@ static void take_apart(struct daemon *d)
                 device_free(d->devices.v[i]);
         cuda_free(d->devices.cuda);
         source_roots_free(d->sources.roots);
+        disk_writer_free(d->loads.disk_writer);
+        disk_cache_free(d->sources.disk);
         s3_endpoints_free(d->sources.s3);
         gcs_stores_free(d->sources.gcs);
         azure_stores_free(d->sources.azure);

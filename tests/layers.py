@@ -42,7 +42,9 @@ daemon/device/host daemon/device/cuda
 daemon/io/object daemon/io/staging
 daemon/io/reader
 daemon/io/file daemon/io/http
-daemon/io/readback daemon/io/remote
+daemon/io/readback
+daemon/io/disk
+daemon/io/remote
 daemon/source/source
 daemon/source/probe daemon/source/roots
 daemon/source/listing daemon/source/sums

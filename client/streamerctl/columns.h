@@ -7,7 +7,7 @@
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
-#define COLUMNS_MAX 15
+#define COLUMNS_MAX 16
 #define COLUMNS(columns) (columns), sizeof(columns) / sizeof((columns)[0])
 
 /* Rows of their own below a row; NULL: none. */

@@ -76,8 +76,8 @@ static const struct column list_wide_columns[] = {
         {">LEASES", "leases", add_number, COLUMN_KEEP}, {"EXPIRES", "expires_in_ns", add_expiry, COLUMN_KEEP},
         {">IDLE", "idle_ns", add_time, COLUMN_KEEP},    {">LOAD", "load_ns", add_time, COLUMN_KEEP},
         {"TIER", "tier", add_text, COLUMN_KEEP},        {">PRIORITY", "priority", add_number, COLUMN_KEEP},
-        {"DIGEST", "digest", add_text, COLUMN_KEEP},    {"SOURCE", "source", add_text, COLUMN_KEEP},
-        {"ERROR", "error", add_reason, COLUMN_KEEP},
+        {"FROM", "from", add_text, COLUMN_KEEP},        {"DIGEST", "digest", add_text, COLUMN_KEEP},
+        {"SOURCE", "source", add_text, COLUMN_KEEP},    {"ERROR", "error", add_reason, COLUMN_KEEP},
 };
 
 _Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");
@@ -290,7 +290,8 @@ static void show_model(const json_t *m, bool wide)
         if (json_u64(m, "expires_in_ns") > 0)
                 printf("expires in  %s\n", human_time(text, json_u64(m, "expires_in_ns")));
         if (json_u64(m, "load_ns") > 0)
-                printf("loaded in   %s\n", human_time(text, json_u64(m, "load_ns")));
+                printf("loaded in   %s%s%s\n", human_time(text, json_u64(m, "load_ns")),
+                       json_str(m, "from")[0] ? ", from " : "", json_str(m, "from"));
         print_notes(stdout, m, NULL);
         if (wide)
                 show_stages(json_object_get(m, "stages"));

@@ -97,6 +97,10 @@ static void print_health(const json_t *status)
         if (json_u64(cache, "budget") > 0)
                 printf("host cache %s of %s, %" PRIu64 " models\n", human_size(size, json_u64(cache, "used")),
                        human_size(budget, json_u64(cache, "budget")), json_u64(cache, "models"));
+        const json_t *disk = json_object_get(status, "disk_cache");
+        if (disk)
+                printf("disk cache %s of %s, %" PRIu64 " entries (%s)\n", human_size(size, json_u64(disk, "used")),
+                       human_size(budget, json_u64(disk, "budget")), json_u64(disk, "entries"), json_str(disk, "path"));
         if (readers + workers > 0)
                 printf("blocked in storage that does not answer: %" PRIu64 " reader threads, %" PRIu64 " workers\n",
                        readers, workers);

@@ -8,6 +8,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/crypt/keyring.h"
 #include "daemon/device/cuda/cuda.h"
+#include "daemon/io/disk/disk_cache.h"
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/desired/desired.h"
 #include "daemon/serve/limits.h"
@@ -55,6 +56,14 @@ struct config {
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
         struct limits limits;
+        struct {
+                char *path; /* a folder; NULL or "": there is no disk cache */
+                uint64_t budget;
+                struct config_share {
+                        uint64_t bytes;
+                        unsigned percent; /* where bytes is 0 */
+                } min_free;               /* of its file system */
+        } disk_cache;
         uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
         struct roles access;
         struct model_record *preload; /* entries: as for desired_configure() */
@@ -126,6 +135,12 @@ int config_keyring(const struct config *config, struct keyring **out, struct err
 int config_load(struct config *config, int argc, char **argv, struct error *error);
 /* The variable that the value of this key is from; NULL: it is from elsewhere. */
 const char *config_variable(const struct config *config, const char *key);
+static inline struct disk_limits config_disk_limits(const struct config *config)
+{
+        return (struct disk_limits){.budget = config->disk_cache.budget,
+                                    .min_free = config->disk_cache.min_free.bytes,
+                                    .min_free_percent = config->disk_cache.min_free.percent};
+}
 /* Bytes of the staging ring: the limit, else this many blocks. Where a variable of another program makes it large for
  * this memory, blocks become smaller, or the ring, with a warning. STREAMER_ENOMEM. */
 int config_fit_ring(struct config *config, uint64_t blocks, uint64_t memory, uint64_t *bytes, struct error *error);

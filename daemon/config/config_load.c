@@ -214,9 +214,33 @@ static int next_flag(int argc, char **argv, int *i, const struct setting **flag,
         return 0;
 }
 
+static int apply_key(const char *key, struct config *config, const char *value, char why[SETTING_WHY])
+{
+        size_t i = 0;
+        while (settings[i].key == NULL || strcmp(settings[i].key, key) != 0)
+                require(++i < n_settings);
+        return setting_set(&settings[i], config, CONFIG_FLAG, value, why);
+}
+
+/* "PATH=SIZE": a path may have this character, a size has none. */
+static int apply_disk_cache(struct config *config, const char *value, char why[SETTING_WHY])
+{
+        const char *equals = strrchr(value, '=');
+        cleanup_free char *path = equals != NULL ? strndup(value, (size_t)(equals - value)) : NULL;
+        if (equals == NULL)
+                return setting_wrong(why, "takes PATH=SIZE");
+        if (path == NULL)
+                return setting_wrong(why, "no memory");
+        return apply_key("disk_cache.path", config, path, why) < 0
+                       ? -1
+                       : apply_key("disk_cache.budget", config, equals + 1, why);
+}
+
 /* A relative root is below the working directory. */
 static int apply(const struct setting *flag, struct config *config, const char *value, char why[SETTING_WHY])
 {
+        if (strcmp(flag->flag, SETTING_DISK_CACHE_FLAG) == 0)
+                return apply_disk_cache(config, value, why);
         if (flag->list != &list_roots || value[0] == '/')
                 return setting_set(flag, config, CONFIG_FLAG, value, why);
         cleanup_free char *cwd = getcwd(NULL, 0);
@@ -372,6 +396,11 @@ static int check_whole(struct config *config, struct error *error)
         if (config->n_roots == 0)
                 return error_set(error, STREAMER_EINVAL, "no root: give --root DIR, or 'roots' in %s (see --help)",
                                  from);
+        bool has_cache = filled(config->disk_cache.path) != NULL;
+        if (has_cache && config->disk_cache.budget == 0)
+                return error_set(error, STREAMER_EINVAL, "disk_cache.path: needs disk_cache.budget, above 0");
+        if (!has_cache && config->disk_cache.budget > 0)
+                return error_set(error, STREAMER_EINVAL, "disk_cache.budget: needs disk_cache.path");
         if (config->socket == NULL && (config->socket = strdup(CONFIG_DEFAULT_SOCKET)) == NULL)
                 return error_no_memory(error);
         return fit_block(config, error) ?: access_check_roots(config, error);

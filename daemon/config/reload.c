@@ -19,7 +19,8 @@ static bool is_applied(const struct setting *setting)
 {
         const char *key = setting->key ?: "";
         return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0 ||
-               strncmp(key, "encryption.", strlen("encryption.")) == 0 || setting->list == &list_rules ||
+               strncmp(key, "encryption.", strlen("encryption.")) == 0 || strcmp(key, "disk_cache.budget") == 0 ||
+               strcmp(key, "disk_cache.min_free") == 0 || setting->list == &list_rules ||
                setting->list == &list_preload || setting->list == &list_roots;
 }
 
@@ -55,7 +56,7 @@ static void put_row(const struct config *config, struct items *rows, const struc
         else if (origin == CONFIG_ENVIRONMENT)
                 from = config_variable(config, setting->key) ?: "";
         else if (origin == CONFIG_FLAG)
-                snprintf(name, sizeof(name), "--%s", setting->flag);
+                snprintf(name, sizeof(name), "--%s", setting->flag ?: SETTING_DISK_CACHE_FLAG);
         items_add(rows, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),
                   kstr("from", from));
 }
@@ -114,6 +115,9 @@ int reload_apply(struct reload *r, struct error *error)
         server->resident->failed_kept = l->failed_kept;
         server->resident->admission->max_blocked = l->queued;
         server->decrypted_across_uids = r->config->encryption.across_uids;
+        const struct disk_limits disk = config_disk_limits(r->config);
+        if (r->sources->disk != NULL)
+                disk_cache_configure(r->sources->disk, &disk);
         return desired_configure(&server->desired, r->config->preload, r->config->n_preload, error);
 }
 
@@ -137,6 +141,8 @@ static void apply(struct reload *r)
         r->config->limits = r->next.limits;
         r->config->log.level = r->next.log.level;
         r->config->access = r->next.access;
+        r->config->disk_cache.budget = r->next.disk_cache.budget;
+        r->config->disk_cache.min_free = r->next.disk_cache.min_free;
         r->config->encryption = r->next.encryption;
         r->next.encryption = before.encryption;
         reload_set_keyring(r->server->loads, r->keyring);

@@ -53,6 +53,9 @@ struct setting_list {
         int (*check)(struct config *config, void *entry, unsigned given, char why[SETTING_WHY]);
 };
 
+/* It sets two keys, and is read where flags are. */
+#define SETTING_DISK_CACHE_FLAG "disk-cache"
+
 /* Actions of the command line, which decide the rest: their values, "" of one that takes none; NULL: not given. */
 struct actions {
         const char *config, *help, *version, *check;

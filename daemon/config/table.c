@@ -36,6 +36,35 @@ static int check_listen(const char *text, char why[SETTING_WHY])
         return valid ? 0 : setting_wrong(why, "%.150s", error.text);
 }
 
+/* "10%" or a size. */
+static int set_share(void *field, const char *text, char why[SETTING_WHY])
+{
+        struct config_share *share = field;
+        char *end;
+        unsigned long percent = strtoul(text, &end, 10);
+        uint64_t bytes;
+        if (text[0] >= '0' && text[0] <= '9' && strcmp(end, "%") == 0) {
+                if (percent > 99)
+                        return setting_wrong(why, "%.40s is not within 0%% to 99%%", text);
+                *share = (struct config_share){.percent = (unsigned)percent};
+                return 0;
+        }
+        if (config_parse_size(text, &bytes) < 0)
+                return setting_wrong(why, "'%.40s' is neither a size nor a percentage", text);
+        *share = (struct config_share){.bytes = bytes};
+        return 0;
+}
+
+static void share_text(const void *field, char *out, size_t size)
+{
+        const struct config_share *share = field;
+        char number[SETTING_NUMBER_TEXT];
+        if (share->bytes > 0)
+                snprintf(out, size, "%s", config_size_text(share->bytes, number));
+        else
+                snprintf(out, size, "%u%%", share->percent);
+}
+
 static const char *const plaintext_words[] = {[false] = "refuse", [true] = "allow", NULL};
 static const char *const device_examples[] = {"host", "cuda:0", "cuda:all", "cuda:all?", NULL};
 
@@ -131,6 +160,11 @@ const struct setting settings[] = {
         {"cuda.poll_copies", BOOL(cuda.settings.poll_copies)},
         {"cuda.batch_single_copies", BOOL(cuda.settings.batch_single_copies)},
         {"host_cache", SETTING_SIZE, F(host_cache), "0", 0, TiB},
+        {NULL, SETTING_OWN, .flag = SETTING_DISK_CACHE_FLAG, .argument = "PATH=SIZE",
+         .help = "a folder that keeps what was loaded from stores, and its budget (none)"},
+        {"disk_cache.path", SETTING_TEXT, F(disk_cache.path), .check = check_folder},
+        {"disk_cache.budget", SETTING_SIZE, F(disk_cache.budget), "0", 0, TiB << 10},
+        {"disk_cache.min_free", SETTING_OWN, F(disk_cache.min_free), "10%", .set = set_share, .text = share_text},
         {"publish.across_uids", BOOL(publish.across_uids)},
         {"publish.cuda_ipc", BOOL(publish.cuda_ipc)},
         {"publish.keep", SETTING_NUMBER, F(publish.keep), "2", 2, 1000000},

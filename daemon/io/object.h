@@ -8,6 +8,7 @@
 #pragma once
 
 #include "daemon/base/error.h"
+#include "daemon/base/hash.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +38,29 @@ struct object_range {
         unsigned char *to;    /* congruent to offset modulo 4096, with space to the end of its last page */
 };
 
+/* What identifies a version of an object beyond this run, and what the disk cache stores of it besides its bytes.
+ * Borrowed from the object. */
+struct object_label {
+        unsigned char id[32];        /* SHA-256: of the object in this version */
+        unsigned char place[32];     /* of the object, whatever its version */
+        const char *etag, *modified; /* as its store says them; NULL: it has none */
+        bool settled;                /* each answer's version proves its bytes: they need no check after the reading */
+        const unsigned char *first;  /* its first bytes: of a safetensors file its header, of a text all */
+        uint64_t n_first;
+};
+
+/* The same bytes on a local disk (daemon/io/disk), which are read instead of the object's. */
+struct object_copy {
+        const struct object *file;
+        const unsigned char *first;         /* bytes up to the first tensor; of a text all; they were compared */
+        uint64_t header;                    /* how many */
+        const char *etag, *modified;        /* as in the label; "": none */
+        unsigned char (*sums)[DIGEST_SIZE]; /* of each leaf of each tensor, in the order of their bytes */
+        uint64_t n_sums;
+        bool damaged; /* on the loop: it is not read any more */
+        void (*close)(struct object_copy *copy);
+};
+
 /* Calls with n take objects of one kind, and do for a store in parallel what a file does in turn. */
 struct object_ops {
         enum read_engine engine;
@@ -47,6 +71,8 @@ struct object_ops {
         void (*identify)(const struct object *object, struct hash *hash);
         /* Where the version is weak: adds a sample of the object, whose source has so many objects. */
         int (*sample)(const struct object *object, size_t n_objects, struct hash *hash, struct error *error);
+        /* False: its version cannot be trusted, or it is not for the disk cache. NULL: none of the kind is. */
+        bool (*label)(const struct object *object, struct object_label *label);
         void (*deinit)(struct object *object);
 };
 
@@ -62,7 +88,8 @@ struct object {
         bool has_sha256;
         uint32_t crc32c; /* published by its store, where has_crc32c; counts where there is no SHA-256 */
         bool has_crc32c;
-        union { /* the kind's own */
+        struct object_copy *copy; /* NULL: none */
+        union {                   /* the kind's own */
                 struct {
                         int fd, direct;
                         uint32_t direct_align; /* of offset, length and memory; at most 4096 where direct >= 0 */
@@ -104,6 +131,8 @@ static inline void object_deinit(struct object *object)
 {
         if (object->ops != NULL)
                 object->ops->deinit(object);
+        if (object->copy != NULL)
+                object->copy->close(object->copy);
         free(object->path);
         *object = (struct object){.fd = -1, .direct = -1};
 }

@@ -520,6 +520,9 @@ static void load_advance(struct load *load)
                         load_end(load, LOAD_FAILED, &load->step_error);
                 } else {
                         take_digests(load);
+                        load_each_part (part, load)
+                                if (part->write != NULL)
+                                        disk_write_checked(part->write);
                         enter(load, LOAD_COMPARING);
                 }
                 break;

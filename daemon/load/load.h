@@ -46,6 +46,7 @@
  */
 #pragma once
 
+#include "daemon/io/disk/disk_writer.h"
 #include "daemon/io/reader/reader.h"
 #include "daemon/load/content/arrivals.h"
 #include "daemon/load/content/resolve.h"
@@ -183,6 +184,18 @@ enum part_state {
         PART_FAILED,
 };
 
+/* Of a part that reads files from their copies in the disk cache (part_disk.c). */
+struct part_disk {
+        struct load_part *part;
+        struct read_job job;    /* of the copies, before that of the part */
+        struct plan first;      /* the plan, with the blocks of files that have copies alone; likewise the next */
+        struct plan rest;       /* with those that are left after that */
+        struct object *objects; /* by file: the copy; zero: none. Borrowed descriptors */
+        unsigned char (*expected)[DIGEST_SIZE]; /* by leaf, of these files */
+        bool *landed;                           /* atomic, by block of `first` */
+        uint64_t bytes;                         /* atomic: that have landed */
+};
+
 struct load_part {
         struct load *load;
         enum part_state state;
@@ -196,6 +209,9 @@ struct load_part {
         struct arrivals arrivals;
         uint64_t manifest_size;     /* of each target, once it is planned */
         struct read_job job;        /* with the targets' copies, in their order */
+        struct read_job *reading;   /* atomic: this one, or that of the copies on disk; NULL: not yet */
+        struct part_disk *disk;     /* NULL: nothing is read from the disk cache */
+        struct disk_write *write;   /* what is stored there behind the load; a reference; NULL: nothing */
         struct sha_step *sha_steps; /* of each file */
         size_t files_checked;
         bool built;    /* the manifest */
@@ -293,6 +309,7 @@ struct loads {
         struct keyring *keyring; /* a reference, which a reload replaces */
         struct reader *reader;
         struct work_pool *pool;
+        struct disk_writer *disk_writer; /* NULL: there is no disk cache */
         uint64_t block_size;
         struct model_settings defaults; /* where a request names none */
         /* The source that is to be loaded under this name without a request; NULL: none. NULL: nothing ever is. */
@@ -303,6 +320,8 @@ struct loads {
          * waits.
          */
         void (*ended)(struct loads *loads, bool subscribed);
+        /* What is stored from now on may evict entries of the disk cache. NULL: no model is pinned. */
+        void (*stores)(struct loads *loads);
         uint64_t n_ended; /* ends of loads and of single requests */
         void *context;
 };

@@ -11,6 +11,7 @@ void load_drop_tables(struct load *load)
         load_each_part (part, load) {
                 for (size_t i = 0; part->sha_steps != NULL && i < part->resolved.set.n_objects; i++)
                         sha_check_free(part->sha_steps[i].check);
+                part_drop_disk(part);
                 arrivals_deinit(&part->arrivals);
                 resolve_deinit(&part->resolved);
                 source_files_free(part->files);

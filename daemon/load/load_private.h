@@ -33,6 +33,14 @@ static inline struct load_target *part_first(const struct load_part *part)
         return NULL;
 }
 
+/* Of a part that is, or was, reading. */
+static inline struct read_job *part_reading(const struct load_part *part)
+{
+        struct read_job *job = __atomic_load_n(&part->reading, __ATOMIC_ACQUIRE);
+        require(job != NULL);
+        return job;
+}
+
 /* Has a target in this state. */
 static inline bool load_has(const struct load *load, enum target_state state)
 {
@@ -88,6 +96,19 @@ void load_discard(struct load *load);
 void load_drop_tables(struct load *load);
 /* The rest. */
 void load_free(struct load *load);
+
+/* ---- part_disk.c ---- */
+
+/* On a worker, once the part is planned: finds out which files are read from their copies, and which are stored. */
+int part_prepare_disk(struct load_part *part, struct error *error);
+void part_drop_disk(struct load_part *part); /* on a worker, when nothing is read any more */
+/* Before it is read. */
+void part_begin_write(struct load_part *part);
+/* The job to begin with: that of the part, which is complete, or one of copies. */
+struct read_job *part_begin_copies(struct load_part *part);
+/* When a job has ended: the next one to start; NULL: the outcome of this one is the part's. */
+struct read_job *part_next_job(struct load_part *part);
+enum model_origin part_origin(const struct load_part *part);
 
 /* ---- part.c ---- */
 

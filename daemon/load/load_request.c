@@ -193,7 +193,7 @@ void load_set_priority(struct load *load, unsigned priority)
         load->priority = priority;
         load_each_part (part, load)
                 if (part->state == PART_READING)
-                        reader_set_weight(load->loads->reader, &part->job, priority);
+                        reader_set_weight(load->loads->reader, part_reading(part), priority);
         admission_set_priority(&load->admission, priority);
 }
 

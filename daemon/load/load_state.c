@@ -221,14 +221,18 @@ void load_move_requests(struct load *from, struct load *to)
 static void get_stages(const struct load_target *target, struct stages *stages)
 {
         const struct load *load = target->load;
-        const struct read_job *job = &target->part->job;
+        const struct load_part *part = target->part;
         *stages = (struct stages){{0}};
+        if (part->reading == NULL)
+                return;
+        const struct read_job *job = part_reading(part), *first = part->disk != NULL ? &part->disk->job : &part->job;
         uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
         if (over_ns == 0 || over_ns > load->ended_ns)
                 return;
         for (enum stage of = 0; of < STAGE_COUNT; of++)
-                stages->ns[of] = load_relaxed(&job->stages.ns[of]);
-        stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
+                stages->ns[of] = load_relaxed(&part->job.stages.ns[of]) +
+                                 (first != &part->job ? load_relaxed(&first->stages.ns[of]) : 0);
+        stages->ns[STAGE_begin] = first->begun_ns - load->started_ns;
         stages->ns[STAGE_end] = load->ended_ns - over_ns;
 }
 
@@ -253,6 +257,8 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 g->load_ns = load->ended_ns - load->started_ns;
                 get_stages(t, &g->stages);
                 if (state == LOAD_READY)
+                        g->origin = load->cached ? ORIGIN_RESIDENT : part_origin(t->part);
+                if (state == LOAD_READY)
                         generation_ready(g);
                 else if (load->superseded)
                         generation_fail_unlisted(g, &load->error);
@@ -266,7 +272,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         report_ends(load);
         load_each_part (part, load)
                 if (part->state == PART_READING)
-                        reader_stop(load->loads->reader, &part->job);
+                        reader_stop(load->loads->reader, part_reading(part));
 }
 
 void load_cancel(struct load *load)
@@ -310,7 +316,7 @@ bool target_fail(struct load_target *target, const struct error *error)
         target_set_state(target, TARGET_FAILED);
         target->error = *error;
         bool in_flight = part->state == PART_READING &&
-                         reader_drop_target(load->loads->reader, &part->job, &target->copy, error);
+                         reader_drop_target(load->loads->reader, part_reading(part), &target->copy, error);
         __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
         log_warn("%s: %s: %s", load->name, target->device->name, error->text);
         generation_fail(target->generation, error);

@@ -107,6 +107,9 @@ int part_plan(struct load_part *part, struct error *error)
         r = r ?: arrivals_measure(&part->resolved.plan, &part->manifest_size, error);
         if (r < 0 || load->dry_run)
                 return r;
+        r = part_prepare_disk(part, error);
+        if (r < 0)
+                return r;
         return arrivals_init(&part->arrivals, &part->resolved.plan, part->job.targets, part->n_targets, load->sha256,
                              error);
 }
@@ -146,7 +149,7 @@ static void sha_run(struct work *work)
         if (r != SHA_MORE)
                 step->check = sha_check_free(step->check);
         if (r < 0)
-                reader_fail_target(reader, &part->job, copy, &error);
+                reader_fail_target(reader, part_reading(part), copy, &error);
 }
 
 static void sha_done(struct work *work);
@@ -240,6 +243,8 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
 {
         struct load_part *part = container_of(job, struct load_part, job);
         struct wake *wake = part->load->loads->reader->wake;
+        if (part->write != NULL)
+                disk_write_landed(part->write, &part->resolved.plan, block, part->arrivals.leaves);
         bool whole = arrivals_block_landed(&part->arrivals, block);
         if (part->load->sha256 && whole)
                 wake_post(wake, &part->sha_steps[block->file].item);
@@ -263,10 +268,21 @@ static void on_idle(struct callback *item)
                 target_release(target);
 }
 
+static void start_job(struct load_part *part, struct read_job *job)
+{
+        __atomic_store_n(&part->reading, job, __ATOMIC_RELEASE);
+        reader_start(part->load->loads->reader, job);
+}
+
 static void read_ended(struct callback *item)
 {
         struct load_part *part = container_of(item, struct load_part, job.ended);
-        const struct read_job *job = &part->job;
+        const struct read_job *job = part_reading(part);
+        struct read_job *next = load_ended(part->load->state) ? NULL : part_next_job(part);
+        if (next != NULL) {
+                start_job(part, next);
+                return;
+        }
         part_set_state(part, job->failed ? PART_FAILED : PART_READ);
         if (!load_step_done(part->load))
                 return;
@@ -306,7 +322,8 @@ void part_read(struct load_part *part)
                         on_file_whole(&step->item);
         }
         work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);
-        reader_start(load->loads->reader, job);
+        part_begin_write(part);
+        start_job(part, part_begin_copies(part));
 }
 
 /* ---- samples ---- */

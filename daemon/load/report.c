@@ -51,7 +51,7 @@ void load_progress(const struct load *load, struct load_progress *progress)
                 } else if (tensors < progress->tensors) {
                         progress->tensors = tensors;
                 }
-                if (part->state == PART_READING && reader_job_stalled(&part->job))
+                if (part->state == PART_READING && reader_job_stalled(part_reading(part)))
                         progress->stalled = true;
                 first = false;
         }
@@ -92,7 +92,8 @@ static void report_shared(const struct load *load, const char *source, const cha
 static void report_loaded(const struct load *load, const char *source, const char *devices)
 {
         char size[SIZE_TEXT];
-        uint64_t bytes = 0, tensors = 0, read_ns = 0, capacity_ns = 0, ns = load->ended_ns - load->started_ns;
+        uint64_t bytes = 0, tensors = 0, read_ns = 0, capacity_ns = 0, disk_bytes = 0,
+                 ns = load->ended_ns - load->started_ns;
         enum metric_source kind = metric_source_of(load->source);
         load_each_part (part, load) {
                 const struct load_target *first = part_first(part);
@@ -101,20 +102,31 @@ static void report_loaded(const struct load *load, const char *source, const cha
                         continue;
                 bytes += first->generation->data_bytes;
                 tensors += first->generation->n_tensors;
-                reader_job_reads(&part->job, &took, &capacity);
-                read_ns += took;
-                capacity_ns += capacity;
-                metric_add_label(METRIC_READ_BYTES, kind, part->resolved.plan.bytes); /* 0 from the host cache */
+                uint64_t of_disk = part->disk != NULL ? part->disk->bytes : 0;
+                for (const struct read_job *job = &part->job; job != NULL;
+                     job = job == &part->job && part->disk != NULL ? &part->disk->job : NULL) {
+                        reader_job_reads(job, &took, &capacity);
+                        read_ns += took;
+                        capacity_ns += capacity;
+                }
+                metric_add_label(METRIC_READ_BYTES, kind,
+                                 part->resolved.plan.bytes - of_disk); /* 0 from the host cache */
+                metric_add(METRIC_DISK_READ_BYTES, of_disk);
+                disk_bytes += of_disk;
                 for (enum stage stage = 0; stage < STAGE_COUNT; stage++)
                         metric_add_label(METRIC_LOAD_STAGES, stage, first->generation->stages.ns[stage]);
         }
         double seconds = (double)ns / 1e9;
         unsigned busy = capacity_ns > 0 ? (unsigned)(100.0 * (double)read_ns / (double)capacity_ns) : 0;
-        char reads[40] = "";
+        char reads[80] = "";
         if (load->cached)
                 snprintf(reads, sizeof(reads), ", from the host cache");
         else if (bytes > 0)
-                snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
+                snprintf(reads, sizeof(reads), ", %sreads %u %% busy",
+                         disk_bytes == bytes ? "from the disk cache, "
+                         : disk_bytes > 0    ? "partly from the disk cache, "
+                                             : "",
+                         busy);
         metric_add_label(METRIC_LOADS, RESULT_READY, 1);
         metric_observe(METRIC_LOAD_SECONDS, ns);
         metric_observe(METRIC_LOAD_BYTES, bytes);

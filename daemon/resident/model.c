@@ -3,6 +3,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/base/log/log.h"
+#include "daemon/io/disk/disk_writer.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -26,6 +27,15 @@ void generation_set_state(struct generation *generation, enum generation_state s
         };
 #undef TO
         change_state(generation->state, state, allowed);
+}
+
+const char *model_origin_name(enum model_origin origin)
+{
+        static const char *const names[] = {[ORIGIN_UNKNOWN] = "",
+                                            [ORIGIN_STORE] = "store",
+                                            [ORIGIN_DISK] = "disk",
+                                            [ORIGIN_RESIDENT] = "resident"};
+        return names[origin];
 }
 
 struct manifest_view table_manifest(const struct table *table)
@@ -255,6 +265,7 @@ static struct generation *generation_free(struct generation *generation)
         source_files_free(generation->files);
         source_notes_free(generation->notes);
         encryption_free(generation->encryption);
+        disk_write_unref(generation->write);
         free(generation->pattern);
         free(generation->source);
         free(generation);
@@ -325,6 +336,8 @@ void generation_used(struct generation *generation)
 
 void generation_release_segments(struct generation *generation)
 {
+        if (generation->write != NULL)
+                disk_write_revoke(generation->write);
         for (unsigned i = 0; i < generation->n_segments; i++)
                 generation->device->ops->release(&generation->segments[i]);
 }

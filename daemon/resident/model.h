@@ -40,6 +40,7 @@
 
 #include <sys/types.h>
 
+struct disk_write;
 struct persist;
 struct persisted;
 
@@ -121,6 +122,10 @@ struct model_settings {
         bool pinned;               /* never evicted, and does not expire; in a snapshot: on any of its devices */
 };
 
+/* Where the bytes of a model came from, as clients see it: "store", "disk" (its cache), "resident" (the host cache). */
+enum model_origin { ORIGIN_UNKNOWN, ORIGIN_STORE, ORIGIN_DISK, ORIGIN_RESIDENT };
+const char *model_origin_name(enum model_origin origin); /* "": not known, after a restart */
+
 /* In the order of the latest changes, while clients subscribe to them (serve/events/changes.h). */
 struct change_link {
         struct list in_changes;
@@ -161,9 +166,11 @@ struct generation {
         uint64_t data_bytes, n_tensors;
         unsigned char digest[DIGEST_SIZE];
         uint64_t load_ns;
-        struct stages stages;  /* of its load; zeroes where it was not read: restored, or from the host cache */
-        struct error error;    /* failed */
-        struct end_reason end; /* set before its names are removed */
+        enum model_origin origin; /* of its bytes */
+        struct disk_write *write; /* reads its memory for the disk cache, a reference; NULL: nothing does */
+        struct stages stages;     /* of its load; zeroes where it was not read: restored, or from the host cache */
+        struct error error;       /* failed */
+        struct end_reason end;    /* set before its names are removed */
 
         struct list leases;
         unsigned n_leases;

@@ -7,6 +7,7 @@
 #include "daemon/resident/model.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/deferred.h"
+#include "daemon/serve/desired/disk_pins.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
 #include "daemon/serve/verb_task.h"
@@ -120,6 +121,7 @@ static uint64_t each_second(struct server *server)
         again |= admission_tick(server->resident->admission);
         again |= host_cache_tick(server->resident->cache, now_ns());
         again |= loads_check_prefault(server->loads);
+        disk_pins_update(&server->desired);
         list_each_item (struct conn, conn, &server->conns, link)
                 again |= conn_tick(conn, now_ns());
         again |= verb_tasks_tick(server, now_ns());
@@ -207,6 +209,12 @@ static void on_changed(struct resident *resident, struct generation *generation,
         struct server *server = resident->context;
         events_changed(server, generation, removed);
         deferred_recheck(server);
+}
+
+static void on_stores(struct loads *loads)
+{
+        const struct server *server = loads->context;
+        disk_pins_update(&server->desired);
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
@@ -300,6 +308,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->loads->desired_source = desired_source;
         server->loads->arrived = on_arrived;
         server->loads->ended = on_loads_ended;
+        server->loads->stores = on_stores;
         return listen_at(server, listener, path, error) ?: start_handles(server, error);
 }
 

@@ -45,6 +45,10 @@ char *source_default_name(const char *canonical, unsigned n);
  * the longest prefix without touching the file system. Else one for each host or bucket. */
 uint64_t source_lane(const char *canonical);
 
+/* What the names of the source's objects in messages (object.path) begin with; of a web server or the Hub, those of its
+ * folder or repository. malloc'd; NULL: no memory. */
+char *source_stored_prefix(const char *canonical);
+
 struct source_set {
         struct object *objects;
         size_t n_objects;
@@ -57,6 +61,7 @@ struct source_set {
 
 #define SOURCE_LEFT_OUT_MAX 100
 
+struct disk_cache;
 struct http;
 struct hf;
 struct listing;
@@ -76,6 +81,7 @@ struct sources {
         struct gcs_stores *gcs;
         struct azure_stores *azure;
         struct hf *hf;
+        struct disk_cache *disk; /* NULL: none is configured */
 };
 /* The same, but local files are opened as the caller and below these roots. All are borrowed. */
 static inline struct sources sources_for(const struct sources *sources, struct source_roots *roots,
@@ -89,7 +95,8 @@ static inline struct sources sources_for(const struct sources *sources, struct s
                                 .s3 = sources->s3,
                                 .gcs = sources->gcs,
                                 .azure = sources->azure,
-                                .hf = sources->hf};
+                                .hf = sources->hf,
+                                .disk = sources->disk};
 }
 
 /* A kind of source. The functions of the same names describe the contracts. */

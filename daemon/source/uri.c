@@ -94,6 +94,18 @@ char *source_without_query(const char *canonical)
         return source_has_query(canonical) ? strndup(canonical, strcspn(canonical, "?")) : strdup(canonical);
 }
 
+char *source_stored_prefix(const char *canonical)
+{
+        const struct source_ops *ops = ops_of(canonical);
+        const char *at = strchr(canonical, '@');
+        size_t len = source_folder_len(canonical);
+        if (ops == &source_hf && at != NULL)
+                len = (size_t)(at + 1 - canonical);
+        else if (ops == &source_web)
+                len = (size_t)((const char *)memrchr(canonical, '/', strcspn(canonical, "?")) + 1 - canonical);
+        return strndup(canonical, len);
+}
+
 static int assume(const struct source_ops *ops, const struct sources *sources, struct assumed *assumed,
                   struct error *error)
 {

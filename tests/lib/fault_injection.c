@@ -48,8 +48,16 @@ const char *fault_name(enum fault_call call)
 void fault_arm(enum fault_call call, uint64_t nth)
 {
         atomic_store(&page->struck, 0);
+        atomic_store(&page->kills, 0);
         atomic_store(&page->until, nth);
         atomic_store(&page->armed, (uint32_t)call + 1);
+}
+
+void fault_arm_kill(enum fault_call call, uint64_t nth)
+{
+        fault_arm(call, UINT64_MAX);
+        atomic_store(&page->kills, 1);
+        atomic_store(&page->until, nth);
 }
 
 bool fault_disarm(void)

@@ -17,6 +17,8 @@ const char *fault_name(enum fault_call call);
 
 /* The nth call from now on (0: the next) fails. */
 void fault_arm(enum fault_call call, uint64_t nth);
+/* The same, but the program is killed before it makes the call. */
+void fault_arm_kill(enum fault_call call, uint64_t nth);
 /* Disarms it. True if the armed call has failed. */
 bool fault_disarm(void);
 

@@ -29,6 +29,11 @@ static const char *const cause_names[] = {[CAUSE_SLOW_DOWN] = "slow-down",
                                           [CAUSE_STATUS] = "status",
                                           [CAUSE_STALLED] = "stalled",
                                           [CAUSE_BROKEN] = "broken"};
+static const char *const reason_names[] = {[REASON_SPACE] = "space",
+                                           [REASON_IO] = "io",
+                                           [REASON_VERSION] = "version",
+                                           [REASON_LAYOUT] = "layout",
+                                           [REASON_UNLOADED] = "unloaded"};
 static const char *const result_names[] = {[RESULT_READY] = "ready",
                                            [RESULT_SHARED] = "shared",
                                            [RESULT_FAILED] = "failed",
@@ -60,6 +65,7 @@ static const struct {
         [LABEL_RESULT] = {"result", result_names, ARRAY_SIZE(result_names)},
         [LABEL_CAUSE] = {"cause", cause_names, ARRAY_SIZE(cause_names)},
         [LABEL_STAGE] = {"stage", stage_names, ARRAY_SIZE(stage_names)},
+        [LABEL_REASON] = {"reason", reason_names, ARRAY_SIZE(reason_names)},
 };
 
 /* In nanoseconds and bytes; the last bucket, +Inf, is not listed. */

@@ -57,7 +57,8 @@ enum metric_label {
         LABEL_CODE,
         LABEL_RESULT,
         LABEL_CAUSE,
-        LABEL_STAGE
+        LABEL_STAGE,
+        LABEL_REASON
 };
 
 // clang-format off
@@ -86,6 +87,17 @@ enum metric_label {
         M(READ_BYTES,      COUNTER, "streamerd_read_bytes_total",          SOURCE,  "Bytes of weights loaded and hashed, by kind of source") \
         M(READ_TIME,       COUNTER_SECONDS, "streamerd_read_seconds_total", NONE,   "Time that blocks were being read, of loads that became ready") \
         M(READ_CAPACITY,       COUNTER_SECONDS, "streamerd_read_capacity_seconds_total", NONE, "Time that blocks could have been read: duration times concurrency of these loads") \
+        M(DISK_BUDGET,     GAUGE,   "streamerd_disk_cache_budget_bytes",   NONE,    "Bytes that the disk cache may use; 0: there is none") \
+        M(DISK_USED,       GAUGE,   "streamerd_disk_cache_used_bytes",     NONE,    "Bytes of entries of the disk cache, with those that are being written") \
+        M(DISK_ENTRIES,    GAUGE,   "streamerd_disk_cache_entries",        NONE,    "Entries of the disk cache") \
+        M(DISK_OLDEST,     GAUGE,   "streamerd_disk_cache_oldest_seconds", NONE,    "Time since the least recently used entry of the disk cache was used") \
+        M(DISK_HITS,       COUNTER, "streamerd_disk_cache_hits_total",     NONE,    "Objects of stores that were opened in the disk cache") \
+        M(DISK_MISSES,     COUNTER, "streamerd_disk_cache_misses_total",   NONE,    "Objects of stores that the disk cache did not have in their version") \
+        M(DISK_EVICTIONS,  COUNTER, "streamerd_disk_cache_evictions_total", NONE,   "Entries that were evicted from the disk cache") \
+        M(DISK_DAMAGED,    COUNTER, "streamerd_disk_cache_damaged_total",  NONE,    "Entries that were removed from the disk cache because their bytes were damaged or could not be read") \
+        M(DISK_NOT_STORED, COUNTER, "streamerd_disk_cache_not_stored_total", REASON, "Objects that were not stored in the disk cache, by reason") \
+        M(DISK_WRITTEN_BYTES, COUNTER, "streamerd_disk_cache_written_bytes_total", NONE, "Bytes of objects that were stored in the disk cache") \
+        M(DISK_READ_BYTES, COUNTER, "streamerd_disk_cache_read_bytes_total", NONE,  "Bytes of weights that loads have read from the disk cache") \
         M(RETRIES,         COUNTER, "streamerd_retries_total",             CAUSE,   "Retried requests to a web server or a store, by cause") \
         M(PAUSES,          COUNTER, "streamerd_pauses_total",              NONE,    "Times that reading from a web server or a store paused because no slot of the staging ring was free") \
         M(RING_BYTES,      GAUGE,   "streamerd_ring_bytes",                NONE,    "Bytes of the staging ring") \
@@ -116,6 +128,10 @@ enum metric_source { SOURCE_FILE, SOURCE_S3, SOURCE_GCS, SOURCE_AZURE, SOURCE_HT
  * connection or the response broke. */
 enum metric_cause { CAUSE_SLOW_DOWN, CAUSE_STATUS, CAUSE_STALLED, CAUSE_BROKEN };
 enum metric_result { RESULT_READY, RESULT_SHARED, RESULT_FAILED, RESULT_CANCELLED };
+
+/* Why an object is not in the disk cache: no space within its limits; an error of the disk; a version that cannot be
+ * trusted; encrypted, or not read as a whole; its model was unloaded before it was written. */
+enum metric_reason { REASON_SPACE, REASON_IO, REASON_VERSION, REASON_LAYOUT, REASON_UNLOADED };
 
 /* The kind of a canonical source. */
 enum metric_source metric_source_of(const char *source);

@@ -62,6 +62,7 @@ void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
         const struct plan_block *block = ticket->block;
         const struct chunk *chunk = &fill->chunk;
         fill->have = fill->hashed = 0;
+        fill->differs = false;
         fill->tensor = block->tensor;
         fill->skip = block->skip;
         if (block->continues && is_encrypted(ticket, block->tensor))
@@ -116,6 +117,7 @@ static void copy_past_cache(unsigned char *to, const unsigned char *from, size_t
 /* Up to byte `end` of the block, of which `data` is the part from fill->hashed on. */
 static void hash_bytes_to(const struct ticket *ticket, struct fill *fill, const unsigned char *data, uint64_t end)
 {
+        const struct read_job *job = ticket->job;
         const struct plan_piece *piece = &fill->piece;
         uint64_t begin = fill->hashed;
         while (fill->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
@@ -124,7 +126,10 @@ static void hash_bytes_to(const struct ticket *ticket, struct fill *fill, const 
                 hash_update(&fill->hash, data + (from - begin), hashed - from);
                 if (hashed < piece_end)
                         break;
-                hash_final(&fill->hash, ticket->job->leaves[piece->leaf]);
+                hash_final(&fill->hash, job->leaves[piece->leaf]);
+                if (job->expected != NULL &&
+                    memcmp(job->leaves[piece->leaf], job->expected[piece->leaf], DIGEST_SIZE) != 0)
+                        fill->differs = true;
                 next_piece(ticket, fill);
         }
         fill->hashed = end;
@@ -195,7 +200,11 @@ int reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *t
                 if (data != to + fill->have)
                         copy_past_cache(to + fill->have, data, n);
                 fill->have += n;
-                return 0;
+                if (!fill->differs)
+                        return 0;
+                return error_set(error, STREAMER_EFAILED,
+                                 "the bytes up to offset %" PRIu64 " differ from those that were stored (%s)",
+                                 ticket->block->file_off + fill->have, ticket->job->objects[ticket->block->file].path);
         }
         for (size_t taken; n > 0; data += taken, n -= taken) {
                 int r = fill_chunk(ticket, fill, to, data, n, &taken, error);

@@ -124,6 +124,7 @@ struct fill {
         struct plan_piece piece; /* the present one, if have_piece */
         bool have_piece;
         uint64_t have, hashed; /* bytes of the block */
+        bool differs;          /* a leaf of it is not what is expected */
         /* Of an encrypted file: the tensor of the next byte, and the bytes of it before that. */
         uint32_t tensor;
         uint64_t skip;
@@ -132,7 +133,7 @@ struct fill {
 void reader_fill_begin(const struct ticket *ticket, struct fill *fill);
 /* The block's next n bytes, at their place in the block that begins at `to`, or else stored there past the cache. What
  * is hashed, and the block once it is full, is authentic, but for a chunk that the next block continues.
- * STREAMER_EFAILED: it cannot be decrypted, or does not match its tag. */
+ * STREAMER_EFAILED: it cannot be decrypted, does not match its tag, or is not what is expected. */
 int reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n,
                 struct error *error);
 /* The run is over. Wipes the key; accepts a zeroed one. */

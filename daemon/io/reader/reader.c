@@ -121,6 +121,8 @@ void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, c
         struct reader *reader = thread->reader;
         struct read_job *job = ticket->job;
         lock_scope(&reader->mutex);
+        if (error != NULL && !job->failed)
+                job->failed_file = ticket->block->file;
         if (error != NULL)
                 job_failed(job, error);
         for (size_t i = 0; i < job->n_targets; i++) {
@@ -249,6 +251,7 @@ void reader_start(struct reader *reader, struct read_job *job)
 {
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS && job->begun_ns == 0);
         job->begun_ns = now_ns();
+        job->failed_file = UINT32_MAX;
         job->run_blocks = 1;
         job->node = node_of(job);
         job->limit = reader->opts.concurrency;
@@ -343,6 +346,15 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *m
         uint64_t took = job->stages.ns[STAGE_storage] + job->stages.ns[STAGE_read];
         *max_ns = depth * (job->over_ns - job->begun_ns);
         *took_ns = took < *max_ns ? took : *max_ns;
+}
+
+bool reader_reads_storage(struct reader *reader, uint64_t storage)
+{
+        lock_scope(&reader->mutex);
+        list_each_item (const struct read_job, job, &reader->jobs, link)
+                if (job->storage == storage)
+                        return true;
+        return false;
 }
 
 void reader_usage(struct reader *reader, struct reader_usage *usage)

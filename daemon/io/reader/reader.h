@@ -81,9 +81,10 @@ struct read_stream {
 struct read_job {
         enum read_engine engine; /* of all its objects */
         const struct plan *plan;
-        const struct object *objects;            /* by plan_block.file */
-        struct encrypted_file *const *encrypted; /* likewise; NULL: that one, or (NULL) none, is encrypted */
-        unsigned char (*leaves)[DIGEST_SIZE];    /* plan->n_leaves; filled */
+        const struct object *objects;                 /* by plan_block.file */
+        struct encrypted_file *const *encrypted;      /* likewise; NULL: that one, or (NULL) none, is encrypted */
+        unsigned char (*leaves)[DIGEST_SIZE];         /* plan->n_leaves; filled */
+        const unsigned char (*expected)[DIGEST_SIZE]; /* likewise: a block whose leaves differ fails; NULL: not known */
         /* One at least that lives; a single one where blocks are read in place. */
         struct read_target *targets[READ_TARGETS];
         size_t n_targets;
@@ -94,8 +95,9 @@ struct read_job {
         void (*landed)(struct read_job *job, const struct plan_block *block);
         struct callback ended; /* posted to the loop once: nothing of the job is in flight any more */
 
-        bool failed;        /* final before `ended` */
-        struct error error; /* of the first failure */
+        bool failed;          /* final before `ended` */
+        struct error error;   /* of the first failure */
+        uint32_t failed_file; /* of the block whose reading failed; UINT32_MAX: none did */
 
         /* private to the reader, under its lock; zeroes until it is started */
         struct list link;
@@ -207,6 +209,9 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *m
 /* From any thread, until the job is freed: a copy to the target has failed, or it has wrong bytes. */
 void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
+
+/* Some job reads from this storage. From any thread. */
+bool reader_reads_storage(struct reader *reader, uint64_t storage);
 
 struct reader_usage {
         unsigned slots, used_slots, threads, stuck_threads;

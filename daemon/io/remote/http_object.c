@@ -4,6 +4,9 @@
  * supports ranges, and contains the object's beginning, which of a safetensors file is its header. Of these bytes only
  * the header is stored, so that 4,096 shards do not cost their speculative bytes in memory.
  *
+ * Of an object that the disk cache has in the version that is listed nothing is requested; of one that it has in some
+ * version, only what tells the present one. A copy of that is read instead (object->copy).
+ *
  * At the end of a load most objects need no check: each range was requested by its ETag, and in a store that replaces
  * objects atomically this proves that the bytes are of the version that was opened. A web server may serve a file that
  * is being written, and sends the headers of a range before its body: one more request checks the last bodies.
@@ -14,11 +17,13 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
+#include "daemon/io/disk/disk_cache.h"
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/remote.h"
 
 #include <endian.h>
 #include <inttypes.h>
+#include <openssl/evp.h>
 #include <strings.h>
 
 #define LENGTH_BYTES 8u /* of a header's length, before the header */
@@ -29,6 +34,7 @@
 /* The first request for an index or a list, which is read whole. */
 #define TEXT_BYTES (16 * MiB)
 #define HEADER_BYTES_MAX (16 * MiB) /* of what an index says about a header */
+#define STORED_MAX (8 * MiB)        /* of a header or a text that is kept for the disk cache */
 
 static const struct http_dialect etags = {.version = "ETag", .word = "ETag"};
 
@@ -266,6 +272,128 @@ static int take_version(struct object *object, const struct http_answer *answer,
         return 0;
 }
 
+/* ---- the disk cache ---- */
+
+static bool sha256_of(unsigned char out[32], const char *text)
+{
+        return EVP_Digest(text, strlen(text), out, NULL, EVP_sha256(), NULL) == 1;
+}
+
+/* Without the mark of weakness and the quotes. */
+static char *bare_etag(const char *etag)
+{
+        const char *from = strncmp(etag, "W/", 2) == 0 ? etag + 2 : etag;
+        size_t len = strlen(from);
+        if (len >= 2 && from[0] == '"' && from[len - 1] == '"')
+                return strndup(from + 1, len - 2);
+        return strdup(from);
+}
+
+/* What identifies the object in any version: without what differs from link to link. malloc'd; NULL: no memory. */
+static char *place_of(const struct remote *remote)
+{
+        return remote->content != NULL ? strdup(remote->content) : http_url_without_signature(remote->url);
+}
+
+/* By its version, or (not yet opened) the one in the list. False: it has none that identifies its bytes. */
+static bool identify_version(const struct remote *remote, struct object_label *label)
+{
+        const char *etag = remote->etag ?: remote->listed_etag;
+        bool strong = etag != NULL && is_strong(remote, etag);
+        cleanup_free char *place = place_of(remote);
+        cleanup_free char *bare = bare_etag(etag ?: "");
+        bool by_content = remote->content != NULL;
+        if (place == NULL || bare == NULL || (!by_content && (remote->is_unique || (!strong && !remote->modified))))
+                return false;
+        cleanup_free char *version =
+                by_content ? strdup(place) : format_new("%s\n%s\n%s", place, bare, strong ? "" : remote->modified);
+        label->etag = etag;
+        label->modified = remote->modified;
+        label->settled = remote->atomic && strong;
+        return version != NULL && sha256_of(label->place, place) && sha256_of(label->id, version);
+}
+
+static bool http_label(const struct object *object, struct object_label *label)
+{
+        const struct remote *remote = remote_of(object);
+        *label = (struct object_label){.first = remote->stored ?: remote->first,
+                                       .n_first = remote->stored != NULL ? remote->n_stored : object->first_read};
+        return remote->disk != NULL && object->version.size > 0 && remote->encoding == NULL &&
+               identify_version(remote, label);
+}
+
+/* Its version is known. */
+static void find_copy(struct object *object, uint64_t size)
+{
+        struct remote *remote = remote_of(object);
+        struct object_label label;
+        require(object->copy == NULL);
+        if (identify_version(remote, &label) && remote->encoding == NULL)
+                object->copy = disk_cache_open(remote->disk, label.id, size);
+        if (object->copy == NULL)
+                return;
+        object->version.size = object->copy->file->version.size;
+        object->first_read = object->copy->header;
+        free(remote->first);
+        remote->first = NULL;
+}
+
+/* The list has its version, and the disk cache the bytes: it is open without a request. False: it has to be asked for.
+ */
+static bool open_listed_copy(struct object *object)
+{
+        struct remote *remote = remote_of(object);
+        if (remote->content == NULL && (remote->listed_etag == NULL || !is_strong(remote, remote->listed_etag)))
+                return false;
+        find_copy(object, UINT64_MAX);
+        const struct object_copy *copy = object->copy;
+        if (copy == NULL)
+                return false;
+        remote->etag = filled(copy->etag) != NULL ? strdup(copy->etag) : NULL;
+        remote->modified = filled(copy->modified) != NULL ? strdup(copy->modified) : NULL;
+        if (!filled(copy->etag) == !remote->etag && !filled(copy->modified) == !remote->modified)
+                return true;
+        object->copy = (copy->close(object->copy), NULL);
+        object->first_read = object->version.size = 0;
+        return false;
+}
+
+/* Some version of it is there: then the first answer need not bring its beginning. */
+static bool may_be_stored(const struct remote *remote)
+{
+        unsigned char place[32];
+        cleanup_free char *text = place_of(remote);
+        return text != NULL && sha256_of(place, text) && disk_cache_has(remote->disk, place);
+}
+
+/* Keeps the header, whose rest was read to `rest`, as it is stored: it is parsed in place. */
+static void keep_header(const struct object *object, const unsigned char *rest, uint64_t len)
+{
+        struct remote *remote = remote_of(object);
+        uint64_t n = object->first_read + len;
+        if (remote->disk == NULL || object->copy != NULL || remote->stored != NULL || remote->first == NULL ||
+            n > STORED_MAX)
+                return;
+        remote->stored = malloc(n);
+        if (remote->stored == NULL)
+                return;
+        memcpy(remote->stored, remote->first, object->first_read);
+        memcpy(remote->stored + object->first_read, rest, len);
+        remote->n_stored = n;
+}
+
+static void keep_text(const struct object *object, const struct text *text)
+{
+        struct remote *remote = remote_of(object);
+        if (remote->disk == NULL || object->copy != NULL || remote->stored != NULL || text->size > STORED_MAX)
+                return;
+        remote->stored = malloc(text->size + 1);
+        if (remote->stored == NULL)
+                return;
+        memcpy(remote->stored, text->data, text->size);
+        remote->n_stored = text->size;
+}
+
 /* ---- reading ---- */
 
 static void prepare_fetch(struct http_fetch *fetch, const struct object *object, uint64_t offset, uint64_t len,
@@ -319,7 +447,9 @@ static int http_check_versions(const struct object *const *objects, size_t n, st
                 return error_no_memory(error);
         for (size_t i = 0; i < n; i++) {
                 const struct remote *remote = remote_of(objects[i]);
-                /* The answers to its ranges were checked already. */
+                /* All of it was read from its copy; or the answers to its ranges were checked already. */
+                if (objects[i]->copy != NULL && !objects[i]->copy->damaged)
+                        continue;
                 if (remote->atomic && remote->etag != NULL && is_strong(remote, remote->etag))
                         continue;
                 /* One byte, or of an empty object the headers: links that are signed for GET do not serve HEAD. */
@@ -355,15 +485,20 @@ static int http_read_ranges(const struct object_range *ranges, size_t n, struct 
                 return error_no_memory(error);
         for (size_t i = 0; i < n; i++) {
                 const struct object_range *range = &ranges[i];
-                const struct remote *remote = remote_of(range->object);
+                const struct object_copy *copy = range->object->copy;
+                const unsigned char *first = copy != NULL ? copy->first : remote_of(range->object)->first;
                 if (range->len == 0)
                         continue;
                 if (range->offset + range->len <= range->object->first_read) /* received when it was opened */
-                        memcpy(range->to, remote->first + range->offset, range->len);
+                        memcpy(range->to, first + range->offset, range->len);
                 else
                         prepare_fetch(&fetches[n_fetches++], range->object, range->offset, range->len, range->to);
         }
-        return fetch_and_check(fetches, n_fetches, error);
+        int r = fetch_and_check(fetches, n_fetches, error);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                if (ranges[i].len > 0 && ranges[i].offset == ranges[i].object->first_read)
+                        keep_header(ranges[i].object, ranges[i].to, ranges[i].len);
+        return r;
 }
 
 static void http_deinit(struct object *object)
@@ -380,6 +515,8 @@ static void http_deinit(struct object *object)
         free(remote->listed_etag);
         free(remote->listed_time);
         free(remote->first);
+        free(remote->stored);
+        free(remote->content);
         free(remote->redirect_url);
         free(remote);
 }
@@ -389,6 +526,7 @@ const struct object_ops object_http_ops = {
         .read_ranges = http_read_ranges,
         .check_versions = http_check_versions,
         .identify = http_identify,
+        .label = http_label,
         .deinit = http_deinit,
 };
 
@@ -403,11 +541,14 @@ int object_http_text(struct object *object, uint64_t max, struct text *text, str
         if (r < 0)
                 return r;
         if (have > 0)
-                memcpy(text->data, remote->first, have);
+                memcpy(text->data, object->copy != NULL ? object->copy->first : remote->first, have);
         free(remote->first);
         remote->first = NULL;
         object->first_read = 0;
-        return object_read_range(object, have, size - have, (unsigned char *)text->data + have, error);
+        r = object_read_range(object, have, size - have, (unsigned char *)text->data + have, error);
+        if (r == 0)
+                keep_text(object, text);
+        return r;
 }
 
 /* ---- opening ---- */
@@ -450,11 +591,19 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         remote->listed_time = url->modified != NULL ? strdup(url->modified) : NULL;
         remote->atomic = url->atomic;
         remote->text = url->text;
-        if (object->path == NULL || remote->url == NULL || (etag != NULL && remote->listed_etag == NULL) ||
-            (url->modified != NULL && remote->listed_time == NULL))
+        remote->disk = url->disk;
+        remote->content = url->content != NULL ? strdup(url->content) : NULL;
+        if (object->path == NULL || !remote->content != !url->content || remote->url == NULL ||
+            (etag != NULL && remote->listed_etag == NULL) || (url->modified != NULL && remote->listed_time == NULL))
                 return error_no_memory(error);
+        *fetch = (struct http_fetch){.context = object};
+        if (remote->disk != NULL && !url->ask && open_listed_copy(object))
+                return 0;
         uint64_t first = url->header > 0 && url->header < HEADER_BYTES_MAX ? url->header : FIRST_BYTES;
-        *fetch = (struct http_fetch){.max_body = url->text ? TEXT_BYTES : first,
+        first = url->text ? TEXT_BYTES : first;
+        if (remote->disk != NULL && may_be_stored(remote))
+                first = LENGTH_BYTES;
+        *fetch = (struct http_fetch){.max_body = first,
                                      .accepts = url->optional ? http_accepts_absent : http_accepts_empty,
                                      .done = store_first,
                                      .context = object};
@@ -496,22 +645,29 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
         if (answer->status != 206 && total > 0 && !remote->text)
                 return refuse_whole(object, answer, error);
         remote->redirect_url = answer->redirect_url != NULL ? strdup(answer->redirect_url) : NULL;
-        return take_version(object, answer, error) ?: check_encoding(object, answer, error);
+        r = take_version(object, answer, error) ?: check_encoding(object, answer, error);
+        if (r == 0 && remote->disk != NULL && total > 0)
+                find_copy(object, total);
+        return r;
 }
 
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error)
 {
         cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
+        size_t n_fetches = 0;
         int r = 0;
         memset(objects, 0, n * sizeof(*objects));
         if (fetches == NULL)
                 return error_no_memory(error);
-        for (size_t i = 0; r == 0 && i < n; i++)
-                r = object_http_prepare(http, &urls[i], &objects[i], &fetches[i], error);
-        r = r ?: http_fetch(http, fetches, n, error);
-        for (size_t i = 0; i < n; i++) {
-                r = r ?: object_http_finish(&objects[i], &fetches[i], error);
+        for (size_t i = 0; r == 0 && i < n; i++) {
+                r = object_http_prepare(http, &urls[i], &objects[i], &fetches[n_fetches], error);
+                n_fetches += fetches[n_fetches].request.url != NULL;
+        }
+        if (r == 0 && n_fetches > 0)
+                r = http_fetch(http, fetches, n_fetches, error);
+        for (size_t i = 0; i < n_fetches; i++) {
+                r = r ?: object_http_finish(fetches[i].context, &fetches[i], error);
                 http_fetch_deinit(&fetches[i]);
         }
         for (size_t i = 0; r < 0 && i < n; i++)

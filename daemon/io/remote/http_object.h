@@ -26,6 +26,8 @@ struct http_dialect {
         void (*take_sum)(struct object *object, const struct http_headers *headers); /* a published digest; NULL */
 };
 
+struct disk_cache;
+
 /* What to open; borrowed. */
 struct object_url {
         const char *url;                    /* percent-encoded */
@@ -37,6 +39,9 @@ struct object_url {
         bool text;                          /* not safetensors: read whole, by object_http_text() */
         bool atomic;                        /* the store replaces objects atomically: an ETag denotes all bytes */
         bool optional;                      /* it may be missing: then object.ops is NULL */
+        struct disk_cache *disk;            /* where a copy may be; NULL: none is used or made */
+        const char *content;                /* identifies the bytes, whatever their URL; NULL: it and the version do */
+        bool ask;                           /* the object is asked for, even if the list has its version */
 };
 
 /* Opens n concurrently. STREAMER_ENOENT (404, 410), STREAMER_EPERM (401, 403), STREAMER_EFAILED. On failure none is
@@ -44,8 +49,8 @@ struct object_url {
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error);
 
-/* The same in two steps, for callers that request more in the same round: they make the fetch between the two. After a
- * failure of either the caller deinits the object. */
+/* The same in two steps, for callers that request more in the same round: they make the fetch between the two, unless
+ * its request has no URL: then the object is open already. After a failure of either the caller deinits the object. */
 int object_http_prepare(struct http *http, const struct object_url *url, struct object *object,
                         struct http_fetch *fetch, struct error *error);
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error);

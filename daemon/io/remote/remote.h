@@ -25,7 +25,11 @@ struct remote {
         bool unconditional;              /* atomic: the server refuses If-Match for the version that it has */
         bool is_unique;                  /* the version cannot be trusted: two numbers make it differ from all others */
         uint64_t unique[2];
-        unsigned char *first; /* the object's beginning: object.first_read bytes */
+        unsigned char *first;    /* the object's beginning: object.first_read bytes */
+        struct disk_cache *disk; /* NULL: it is not for the disk cache */
+        char *content;           /* as in struct object_url */
+        unsigned char *stored;   /* what a label has as its first bytes: n_stored; NULL: what it has is in `first` */
+        uint64_t n_stored;
         pthread_mutex_t mutex;
         char *redirect_url; /* under the mutex: see remote_redirect_url() */
 };

@@ -69,6 +69,9 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                       const struct reader_usage *usage)
 {
         const struct resident *resident = server->resident;
+        struct disk_usage disk = {.budget = 0};
+        if (server->loads->sources->disk != NULL)
+                disk_cache_usage(server->loads->sources->disk, &disk);
         const struct value single[] = {{METRIC_LOADS_RUNNING, server->loads->n_running},
                                        {METRIC_RING_BYTES, usage->ring_bytes},
                                        {METRIC_RING_SLOTS, usage->slots},
@@ -78,6 +81,10 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                                        {METRIC_LEASES, server->leases.n},
                                        {METRIC_DEVICES_ABSENT, server->n_absent},
                                        {METRIC_READY, server_is_ready(server)},
+                                       {METRIC_DISK_BUDGET, disk.budget},
+                                       {METRIC_DISK_USED, disk.used},
+                                       {METRIC_DISK_ENTRIES, disk.entries},
+                                       {METRIC_DISK_OLDEST, disk.oldest_s},
                                        {METRIC_LOG_LOST, log_lost()}};
         switch (metric) {
         case METRIC_BUILD_INFO:

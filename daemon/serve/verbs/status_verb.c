@@ -172,6 +172,10 @@ int verb_status(struct session *session, struct request *request, struct error *
         }
         snprintf(next, sizeof(next), "%u:%u:%" PRIu64, rows.list, rows.priority, rows.sequence);
         work_pool_count(server->loads->pool, &threads, &stuck);
+        struct disk_cache *disk = server->loads->sources->disk;
+        struct disk_usage usage = {.budget = 0};
+        if (disk != NULL)
+                disk_cache_usage(disk, &usage);
         bool first = req->after == NULL;
         session_reply(session, request->id, kif(first, kstr("version", STREAMERD_VERSION)),
                       kif(first, ku64("protocol", PROTOCOL_MAX)),
@@ -180,6 +184,9 @@ int verb_status(struct session *session, struct request *request, struct error *
                       kif(first, karray("absent", write_absent, server->absent, server->n_absent)),
                       kif(first, kmap("host_cache", ku64("budget", cache->budget), ku64("used", cache->used),
                                       ku64("models", count_cached(server->resident)))),
+                      kif(first && disk != NULL,
+                          kmap("disk_cache", kstr("path", disk->folder.path), ku64("budget", usage.budget),
+                               ku64("used", usage.used), ku64("entries", usage.entries))),
                       kif(first, kcall("ring", reply_ring, server)),
                       kif(first, kmap("workers", ku64("threads", threads), ku64("stuck", stuck))),
                       kif(first, kmap("loop", ku64("iterations", server->loop_cpu.iterations),

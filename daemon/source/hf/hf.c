@@ -313,7 +313,8 @@ static int enter_revision(struct remote_dir *dir, const struct hf *hf, const str
                 dir->url = format_new("%s/%.*s/resolve/%s/%s", hf->endpoint, parts->repository_len, parts->repository,
                                       encoded, below);
         dir->shown = format_new(SCHEME "%.*s@%.12s/%s", parts->repository_len, parts->repository, revision, folder);
-        return dir->url != NULL && dir->shown != NULL ? 0 : error_no_memory(error);
+        dir->repository = format_new("%s/%.*s", hf->endpoint, parts->repository_len, parts->repository);
+        return dir->url != NULL && dir->shown != NULL && dir->repository != NULL ? 0 : error_no_memory(error);
 }
 
 /* A revision that exists, with the list of its files; the directory is entered. The error is that of the first reading.
@@ -389,6 +390,7 @@ static int dir_init(struct remote_dir *dir, const struct sources *sources, const
         bool reference = token != NULL && secret_is_reference(token);
         *dir = (struct remote_dir){.source = canonical,
                                    .http = sources->http,
+                                   .disk = sources->disk,
                                    .atomic = true, /* of one commit */
                                    .promise = "listed in its revision"};
         int r = http_auth_new(&dir->access, &ops, NULL, reference ? NULL : token, reference ? token : NULL, error);

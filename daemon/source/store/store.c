@@ -112,6 +112,7 @@ static int list_weights(const struct store_place *p, struct listing *list, struc
         struct error ignored;
         int r = remote_dir_url_init(&p->dir, &(struct remote_file){.name = LISTING_INDEX, .text = true}, &url,
                                     p->error);
+        url.ask = true;
         r = r ?: object_http_prepare(p->dir.http, &url, index, &fetches[1], p->error);
         fetches[1].accepts = http_accepts_any;
         r = r ?: list_pages(p, list, fetches, 2);
@@ -201,6 +202,7 @@ static int place_init(struct store_place *p, const struct store_ops *ops, const 
                                   .error = error};
         p->dir = (struct remote_dir){.source = source,
                                      .http = sources->http,
+                                     .disk = sources->disk,
                                      .shown = strndup(source, directory),
                                      .atomic = true,
                                      .etags = true,
@@ -303,6 +305,7 @@ static int open_weights(struct store_place *p, void *what)
         cleanup_with(listing_deinit) struct listing list = {.shown = p->dir.source};
         bool listed = is_prefix(p->dir.source);
         int r;
+        p->dir.ask = weights->want_sha256; /* answers have digests */
         if (listed)
                 r = open_listed(p, &list, set);
         else if (source_is_index(itself.name))

@@ -22,7 +22,8 @@ void remote_dir_deinit(struct remote_dir *dir)
         free(dir->url);
         free(dir->shown);
         free(dir->tail);
-        dir->url = dir->shown = dir->tail = NULL;
+        free(dir->repository);
+        dir->url = dir->shown = dir->tail = dir->repository = NULL;
 }
 
 /* Without its query, and with the file's own name, by which it is compared with other files and lists. A name that is
@@ -45,7 +46,9 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
                                    .header = file->header,
                                    .text = file->text,
                                    .atomic = dir->atomic,
-                                   .optional = file->optional};
+                                   .optional = file->optional,
+                                   .disk = file->optional ? NULL : dir->disk,
+                                   .ask = dir->ask};
         if (file->name == NULL) {
                 url->url = strdup(dir->source);
                 url->shown = shown_url(dir->source);
@@ -55,17 +58,23 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
                 url->shown = format_new("%s%s", dir->shown, file->name);
                 listed = dir->etags && dir->listing != NULL ? listing_find(dir->listing, file->name) : NULL;
         }
+        const struct listed_file *hashed = file->name != NULL && dir->repository != NULL && dir->listing != NULL
+                                                   ? listing_find(dir->listing, file->name)
+                                                   : NULL;
+        bool has_content = hashed != NULL && filled(hashed->tag) != NULL;
+        url->content = has_content ? format_new("%s %s", dir->repository, hashed->tag) : NULL;
         const char *tag = listed != NULL ? filled(listed->tag) : NULL;
         bool is_etag = tag != NULL && (dir->dialect != NULL || strchr(tag, '"') != NULL);
         url->etag = is_etag ? tag : NULL;
         url->modified = is_etag ? NULL : tag;
-        return url->url != NULL && url->shown != NULL ? 0 : error_no_memory(error);
+        return url->url != NULL && url->shown != NULL && !has_content == !url->content ? 0 : error_no_memory(error);
 }
 
 void remote_dir_url_deinit(struct object_url *url)
 {
         free((char *)(uintptr_t)url->url);
         free((char *)(uintptr_t)url->shown);
+        free((char *)(uintptr_t)url->content);
         *url = (struct object_url){.url = NULL};
 }
 

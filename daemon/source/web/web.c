@@ -81,6 +81,7 @@ static int web_dir_init(struct remote_dir *dir, const struct sources *sources, c
         size_t len = folder_len(canonical);
         *dir = (struct remote_dir){.source = canonical,
                                    .http = sources->http,
+                                   .disk = sources->disk,
                                    .url = strndup(canonical, len),
                                    .shown = strndup(canonical, len)};
         if (dir->url == NULL || dir->shown == NULL)

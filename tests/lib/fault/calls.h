@@ -26,6 +26,7 @@
         CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(pwritev, -1, ENOSPC) CALL(write, -1, ENOSPC) \
         CALL(flock, -1, EINTR) CALL(fcntl, -1, EMFILE) CALL(posix_fadvise, EINVAL, 0) \
         CALL(fsync, -1, EIO) CALL(renameat, -1, EIO) \
+        CALL(pwrite, -1, EIO) CALL(unlinkat, -1, EIO) \
         CALL(ioctl, -1, ENOTTY) CALL(syscall, -1, EMFILE) CALL(getrandom, -1, EAGAIN) \
         /* sockets */ \
         CALL(socket, -1, EMFILE) CALL(bind, -1, EACCES) CALL(listen, -1, EADDRINUSE) CALL(connect, -1, EAGAIN) \
@@ -92,6 +93,7 @@ struct fault_page {
         _Atomic uint64_t until;  /* calls that still succeed before it */
         _Atomic uint32_t struck; /* the armed call has failed */
         _Atomic uint64_t site;   /* where: the address to which it returned, relative to the object */
+        _Atomic uint32_t kills;  /* the armed call ends the program as SIGKILL does, before it is made */
         _Atomic uint64_t seen[FAULT_COUNT_ALL];
         _Atomic uint64_t failed[FAULT_COUNT_ALL];
 };

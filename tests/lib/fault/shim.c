@@ -23,6 +23,8 @@ extern char *program_invocation_short_name;
 extern int dprintf(int fd, const char *format, ...);
 extern int vasprintf(char **out, const char *format, va_list args);
 extern int close(int fd);
+extern int raise(int number);
+#define SIGKILL 9
 extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
@@ -90,6 +92,8 @@ static bool strikes(enum fault_call call, const void *caller)
         atomic_fetch_add(&page->failed[call], 1);
         atomic_store(&page->site, at - base);
         atomic_store(&page->struck, 1);
+        if (atomic_load(&page->kills) != 0)
+                raise(SIGKILL);
         record_site(call, at);
         return true;
 }

@@ -404,7 +404,7 @@ TEST(usage_lists_every_variable)
 
 #define ALL                                                                                                            \
         "--device --root --socket --state --exit-idle --keep-alive --config --concurrency --block-size "               \
-        "--memory-limit "                                                                                              \
+        "--memory-limit --disk-cache "                                                                                 \
         "--log-level --log-format --metrics-listen --check-config --version --help "
 
 static const struct {
@@ -440,6 +440,19 @@ static char *offers(const char *const words[4])
         for (char *line = strtok(all, "\n"); line != NULL; line = strtok(NULL, "\n"))
                 strcat(strncat(out, line, strcspn(line, "\t")), " ");
         return out;
+}
+
+TEST(the_flag_of_the_disk_cache_sets_its_folder_and_budget)
+{
+        ck_assert_int_eq(LOAD(NEEDED, "--disk-cache", "/var/cache/a=b=2GiB"), 0);
+        ck_assert_str_eq(config.disk_cache.path, "/var/cache/a=b");
+        ck_assert_uint_eq(config.disk_cache.budget, UINT64_C(2) << 30);
+        ck_assert_uint_eq(config.disk_cache.min_free.percent, 10);
+        assert_usage(LOAD(NEEDED, "--disk-cache=/var/cache"), "--disk-cache: takes PATH=SIZE");
+        assert_usage(LOAD(NEEDED, "--disk-cache=cache=1GiB"), "--disk-cache: 'cache' is not an absolute path");
+        assert_usage(LOAD(NEEDED, "--disk-cache=/var/cache=much"), "--disk-cache: 'much' is not a size");
+        assert_usage(LOAD(NEEDED, "--disk-cache=/var/cache=0"), "disk_cache.path: needs disk_cache.budget, above 0");
+        assert_usage(LOAD(NEEDED, "--disk-cache==1GiB"), "disk_cache.budget: needs disk_cache.path");
 }
 
 TEST(completion_offers_the_permitted_values, EACH(completions))

@@ -231,6 +231,9 @@ static const struct {
         {"gcs: {token_hosts: ['a/b']}", "f.yaml:1: gcs.token_hosts[0]: takes hosts"},
         {"s3: {addressing: x}", "f.yaml:1: s3.addressing: 'x' is not auto, path or virtual"},
         {"host_cache: {}", "f.yaml:1: host_cache: takes a single value"},
+        {"disk_cache: {path: cache}", "f.yaml:1: disk_cache.path: 'cache' is not an absolute path"},
+        {"disk_cache: {min_free: 100%}", "disk_cache.min_free: 100% is not within 0% to 99%"},
+        {"disk_cache: {min_free: much}", "disk_cache.min_free: 'much' is neither a size nor a percentage"},
         {"socket: /a\nsocket: /b", "f.yaml:2: socket: given twice"},
         {"io: {stall: 2s}\nlog: {}\nio: {}", "f.yaml:3: io: given twice"},
         /* shapes */
@@ -445,6 +448,8 @@ static const struct {
         {"", "log: {level: debug}\nlimits: {loads: 3}", ""},
         {"", "access: {roles: [{role: load, users: 1}]}\npreload: [{source: /a}]", ""},
         {"roots: [/a]", "roots: [/a, /b]", ""},
+        {"disk_cache: {path: /a, budget: 1GiB}", "disk_cache: {path: /a, budget: 2GiB, min_free: 1GiB}", ""},
+        {"disk_cache: {path: /a, budget: 1GiB}", "disk_cache: {path: /b, budget: 1GiB}", "disk_cache.path"},
 };
 
 TEST(changes_that_cannot_be_applied_are_named, EACH(changes))

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/disk/disk_cache.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/metric/metric.h"
+#include "daemon/io/file/file_object.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#define FOLDERS_BYTES (2 * DISK_PAGE) /* of an entry: its folder, and its name in the folder above */
+#define FIRST_MAX (64 * MiB)          /* of a header or a text, which is in memory while it is used */
+
+static uint64_t now_s(void)
+{
+        return read_clock_ns(CLOCK_REALTIME) / SECOND;
+}
+
+static uint64_t key_of(const unsigned char id[DISK_ID_SIZE])
+{
+        uint64_t key;
+        memcpy(&key, id, sizeof(key));
+        return key;
+}
+
+/* ---- entries ---- */
+
+static void set_state(struct disk_entry *entry, enum disk_entry_state state)
+{
+        static const unsigned may_follow[] = {
+                [DISK_WRITING] = 1u << DISK_STORED | 1u << DISK_DROPPED,
+                [DISK_STORED] = 1u << DISK_DROPPED,
+        };
+        change_state(entry->state, state, may_follow);
+}
+
+static struct disk_entry *entry_new(const unsigned char id[DISK_ID_SIZE], const unsigned char place[DISK_ID_SIZE])
+{
+        struct disk_entry *entry = calloc(1, sizeof(*entry));
+        if (entry == NULL)
+                return NULL;
+        list_init(&entry->by_id);
+        list_init(&entry->by_place);
+        list_init(&entry->in_order);
+        memcpy(entry->id, id, DISK_ID_SIZE);
+        memcpy(entry->place, place, DISK_ID_SIZE);
+        return entry;
+}
+
+static struct disk_entry *entry_free(struct disk_entry *entry)
+{
+        if (entry == NULL)
+                return NULL;
+        require(entry->refs == 0 && list_empty(&entry->by_id) && list_empty(&entry->in_order));
+        free(entry->shown);
+        free(entry->version);
+        free(entry);
+        return NULL;
+}
+
+/* With the mutex held; of any state but DROPPED. */
+static struct disk_entry *find(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
+{
+        list_each_item (struct disk_entry, e, bucket(&cache->by_id, key_of(id)), by_id)
+                if (memcmp(e->id, id, DISK_ID_SIZE) == 0)
+                        return e;
+        return NULL;
+}
+
+/* What its record says. It takes texts of it over. */
+static void describe(struct disk_entry *entry, struct disk_record *record)
+{
+        char **version = record->etag[0] != '\0' ? &record->etag : &record->modified;
+        entry->size = record->size;
+        entry->stored_s = record->stored_s;
+        entry->shown = record->shown;
+        entry->version = *version;
+        record->shown = *version = NULL;
+}
+
+/* With the mutex held: it is found from now on, as the one that was used last. */
+static void publish(struct disk_cache *cache, struct disk_entry *entry)
+{
+        set_state(entry, DISK_STORED);
+        list_append(bucket(&cache->by_place, key_of(entry->place)), &entry->by_place);
+        list_append(&cache->entries, &entry->in_order);
+        cache->n_entries++;
+}
+
+/* With the mutex held: nothing finds it any more. Its files are the caller's to remove. */
+static void drop(struct disk_cache *cache, struct disk_entry *entry)
+{
+        require(cache->used >= entry->bytes);
+        if (entry->state == DISK_STORED) {
+                require(cache->n_entries > 0);
+                cache->n_entries--;
+        }
+        set_state(entry, DISK_DROPPED);
+        list_remove(&entry->by_id);
+        list_remove(&entry->by_place);
+        list_remove(&entry->in_order);
+        cache->used -= entry->bytes;
+}
+
+static uint64_t bytes_on_disk(uint64_t size, uint64_t record)
+{
+        return round_up(size, DISK_PAGE) + round_up(record, DISK_PAGE) + FOLDERS_BYTES;
+}
+
+/* ---- life ---- */
+
+int disk_cache_new(struct disk_cache **out, const char *path, uint64_t lane, const struct disk_limits *limits,
+                   struct error *error)
+{
+        struct disk_cache *cache = calloc(1, sizeof(*cache));
+        if (cache == NULL)
+                return error_no_memory(error);
+        cache->lane = lane;
+        cache->limits = *limits;
+        pthread_mutex_init(&cache->mutex, NULL);
+        pthread_cond_init(&cache->ready, NULL);
+        list_init(&cache->entries);
+        buckets_init(&cache->by_id);
+        buckets_init(&cache->by_place);
+        int r = disk_folder_init(&cache->folder, path, error);
+        *out = r == 0 ? cache : disk_cache_free(cache);
+        return r;
+}
+
+static void free_pins(struct disk_cache *cache)
+{
+        for (size_t i = 0; i < cache->n_pins; i++)
+                free(cache->pins[i]);
+        free(cache->pins);
+}
+
+struct disk_cache *disk_cache_free(struct disk_cache *cache)
+{
+        if (cache == NULL)
+                return NULL;
+        list_each_item_safe (struct disk_entry, e, &cache->entries, in_order) {
+                drop(cache, e);
+                entry_free(e);
+        }
+        free_pins(cache);
+        disk_folder_deinit(&cache->folder);
+        pthread_cond_destroy(&cache->ready);
+        pthread_mutex_destroy(&cache->mutex);
+        free(cache);
+        return NULL;
+}
+
+void disk_cache_configure(struct disk_cache *cache, const struct disk_limits *limits)
+{
+        lock_scope(&cache->mutex);
+        cache->limits = *limits;
+}
+
+void disk_cache_set_pins(struct disk_cache *cache, char **pins, size_t n)
+{
+        lock_scope(&cache->mutex);
+        free_pins(cache);
+        cache->pins = pins;
+        cache->n_pins = n;
+}
+
+void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage)
+{
+        lock_scope(&cache->mutex);
+        uint64_t now = now_s();
+        const struct disk_entry *oldest = list_item(cache->entries.next, &cache->entries, struct disk_entry, in_order);
+        *usage = (struct disk_usage){.budget = cache->limits.budget,
+                                     .used = cache->used,
+                                     .entries = cache->n_entries,
+                                     .oldest_s = oldest != NULL && now > oldest->used_s ? now - oldest->used_s : 0,
+                                     .scanned = cache->scanned};
+}
+
+/* ---- the scan ---- */
+
+struct scan {
+        struct disk_cache *cache;
+        struct disk_entry **found;
+        size_t n;
+        uint64_t bytes, lost;
+};
+
+static void take_found(struct disk_found *found)
+{
+        struct scan *scan = found->context;
+        struct disk_record *record = &found->record;
+        struct disk_entry *entry = entry_new(record->id, record->place);
+        struct disk_entry **all = entry != NULL ? array_grow(scan->found, scan->n, sizeof(*scan->found)) : NULL;
+        if (all == NULL) {
+                entry_free(entry);
+                scan->lost++;
+                return;
+        }
+        entry->bytes = bytes_on_disk(record->size, disk_record_size(record));
+        describe(entry, record);
+        entry->used_s = found->used_ns; /* until they are sorted */
+        scan->found = all;
+        scan->found[scan->n++] = entry;
+}
+
+static int by_use(const void *a, const void *b)
+{
+        return ORDER((*(struct disk_entry *const *)a)->used_s, (*(struct disk_entry *const *)b)->used_s);
+}
+
+void disk_cache_scan(struct disk_cache *cache, const bool *stop)
+{
+        struct scan scan = {.cache = cache};
+        uint64_t since = now_ns(), removed = disk_folder_scan(&cache->folder, take_found, &scan, stop);
+        char size[SIZE_TEXT];
+        if (scan.n > 0)
+                qsort(scan.found, scan.n, sizeof(*scan.found), by_use);
+        pthread_mutex_lock(&cache->mutex);
+        for (size_t i = 0; i < scan.n; i++) {
+                struct disk_entry *e = scan.found[i];
+                e->used_s /= SECOND;
+                list_append(bucket(&cache->by_id, key_of(e->id)), &e->by_id);
+                publish(cache, e);
+                cache->used += e->bytes;
+        }
+        cache->scanned = true;
+        size_text(size, cache->used);
+        pthread_cond_broadcast(&cache->ready);
+        pthread_mutex_unlock(&cache->mutex);
+        free(scan.found);
+        log_info("disk cache: %s: %zu entries, %s, found in %" PRIu64 " ms", cache->folder.path, scan.n, size,
+                 (now_ns() - since) / MS);
+        if (removed > 0)
+                log_info("disk cache: %s: %" PRIu64 " incomplete entries were removed", cache->folder.path, removed);
+        if (scan.lost > 0)
+                log_error("disk cache: %s: no memory for %" PRIu64 " of its entries", cache->folder.path, scan.lost);
+}
+
+static void await_scan(struct disk_cache *cache)
+{
+        while (!cache->scanned)
+                pthread_cond_wait(&cache->ready, &cache->mutex);
+}
+
+/* ---- copies ---- */
+
+struct disk_copy {
+        struct object_copy base;
+        struct object file;
+        struct disk_cache *cache;
+        struct disk_entry *entry;
+        struct disk_record record;
+        unsigned char *first;
+};
+
+static void unref(struct disk_cache *cache, struct disk_entry *entry)
+{
+        lock_scope(&cache->mutex);
+        require(entry->refs > 0);
+        entry->refs--;
+        if (entry->refs == 0 && entry->state == DISK_DROPPED)
+                entry_free(entry);
+}
+
+static void copy_close(struct object_copy *base)
+{
+        struct disk_copy *copy = container_of(base, struct disk_copy, base);
+        object_deinit(&copy->file);
+        disk_record_deinit(&copy->record);
+        free(copy->first);
+        unref(copy->cache, copy->entry);
+        free(copy);
+}
+
+/* False: it was dropped already. */
+static bool drop_entry(struct disk_cache *cache, struct disk_entry *entry)
+{
+        pthread_mutex_lock(&cache->mutex);
+        bool stored = entry->state == DISK_STORED;
+        if (stored)
+                drop(cache, entry);
+        pthread_mutex_unlock(&cache->mutex);
+        /* Descriptors keep what is open. The caller has a reference. */
+        if (stored)
+                disk_folder_remove(&cache->folder, entry->id);
+        return stored;
+}
+
+static void drop_damaged(struct disk_cache *cache, struct disk_entry *entry, const char *why)
+{
+        if (!drop_entry(cache, entry))
+                return;
+        metric_add(METRIC_DISK_DAMAGED, 1);
+        log_warn("disk cache: %s: its copy is removed, and it is read from its store: %s", entry->shown, why);
+}
+
+void disk_copy_drop(struct object_copy *base, const char *why)
+{
+        struct disk_copy *copy = container_of(base, struct disk_copy, base);
+        base->damaged = true;
+        drop_damaged(copy->cache, copy->entry, why);
+}
+
+/* The header, or all of a text. */
+static int read_first(struct disk_copy *copy, struct error *error)
+{
+        unsigned char digest[DIGEST_SIZE];
+        const struct disk_record *record = &copy->record;
+        if (record->header > FIRST_MAX)
+                return error_set(error, STREAMER_EFAILED, "a header of %" PRIu64 " bytes", record->header);
+        copy->first = malloc(record->header + 1);
+        if (copy->first == NULL)
+                return error_no_memory(error);
+        for (uint64_t done = 0; done < record->header;) {
+                ssize_t n = TEMP_FAILURE_RETRY(
+                        pread(copy->file.fd, copy->first + done, record->header - done, (off_t)done));
+                if (n <= 0)
+                        return error_set(error, STREAMER_EFAILED, "read: %s",
+                                         n < 0 ? strerror(errno) : "the file is too short");
+                done += (uint64_t)n;
+        }
+        hash_bytes(copy->first, record->header, digest);
+        if (memcmp(digest, record->header_sum, DIGEST_SIZE) != 0)
+                return error_set(error, STREAMER_EFAILED, "its header differs from the one that was stored");
+        return 0;
+}
+
+static int open_copy(struct disk_copy *copy, struct error *error)
+{
+        struct disk_cache *cache = copy->cache;
+        struct disk_record *record = &copy->record;
+        cleanup_free char *path = disk_folder_data_path(&cache->folder, copy->entry->id);
+        int fd = -1;
+        if (path == NULL)
+                return error_no_memory(error);
+        int r = disk_folder_read(&cache->folder, copy->entry->id, &fd, record, error)
+                        ?: object_init_consume_fd(&copy->file, fd, path, error)
+                        ?: read_first(copy, error);
+        copy->base = (struct object_copy){.file = &copy->file,
+                                          .first = copy->first,
+                                          .header = record->header,
+                                          .etag = record->etag,
+                                          .modified = record->modified,
+                                          .sums = record->sums,
+                                          .n_sums = record->n_sums,
+                                          .close = copy_close};
+        return r;
+}
+
+/* With a reference; NULL: it is not stored. */
+static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size)
+{
+        lock_scope(&cache->mutex);
+        await_scan(cache);
+        struct disk_entry *entry = find(cache, id);
+        if (entry == NULL || entry->state != DISK_STORED || (size != UINT64_MAX && entry->size != size))
+                return NULL;
+        entry->refs++;
+        entry->used_s = now_s();
+        list_remove(&entry->in_order);
+        list_append(&cache->entries, &entry->in_order);
+        return entry;
+}
+
+struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size)
+{
+        struct error error = {0};
+        struct disk_entry *entry = take_entry(cache, id, size);
+        struct disk_copy *copy = entry != NULL ? calloc(1, sizeof(*copy)) : NULL;
+        if (copy == NULL) {
+                if (entry != NULL)
+                        unref(cache, entry);
+                metric_add(METRIC_DISK_MISSES, 1);
+                return NULL;
+        }
+        copy->cache = cache;
+        copy->entry = entry;
+        copy->file = (struct object){.fd = -1, .direct = -1};
+        int r = open_copy(copy, &error);
+        if (r == STREAMER_EFAILED)
+                drop_damaged(cache, entry, error.text);
+        if (r < 0) {
+                metric_add(METRIC_DISK_MISSES, 1);
+                copy_close(&copy->base);
+                return NULL;
+        }
+        metric_add(METRIC_DISK_HITS, 1);
+        disk_folder_touch(&cache->folder, id);
+        return &copy->base;
+}
+
+bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_SIZE])
+{
+        lock_scope(&cache->mutex);
+        await_scan(cache);
+        list_each_item (const struct disk_entry, e, bucket(&cache->by_place, key_of(place)), by_place)
+                if (memcmp(e->place, place, DISK_ID_SIZE) == 0)
+                        return true;
+        return false;
+}
+
+/* ---- space ---- */
+
+static bool is_pinned(const struct disk_cache *cache, const struct disk_entry *entry)
+{
+        for (size_t i = 0; i < cache->n_pins; i++)
+                if (strncmp(entry->shown, cache->pins[i], strlen(cache->pins[i])) == 0)
+                        return true;
+        return false;
+}
+
+static bool may_evict(const struct disk_cache *cache, const struct disk_entry *entry)
+{
+        return entry->refs == 0 && !is_pinned(cache, entry);
+}
+
+/* Bytes that are to become free before `bytes` more may be written; UINT64_MAX: too many. */
+static uint64_t missing_bytes(const struct disk_cache *cache, uint64_t bytes)
+{
+        const struct disk_limits *limits = &cache->limits;
+        uint64_t free_bytes, total, missing = 0, evictable = 0;
+        if (bytes > limits->budget)
+                return UINT64_MAX;
+        if (cache->used > limits->budget - bytes)
+                missing = cache->used - (limits->budget - bytes);
+        if (disk_folder_space(&cache->folder, &free_bytes, &total)) {
+                uint64_t keep = limits->min_free > 0 ? limits->min_free : total / 100 * limits->min_free_percent;
+                uint64_t short_of = keep + bytes > free_bytes ? keep + bytes - free_bytes : 0;
+                missing = short_of > missing ? short_of : missing;
+        }
+        list_each_item (const struct disk_entry, e, &cache->entries, in_order)
+                if (evictable < missing && may_evict(cache, e))
+                        evictable += e->bytes;
+        return evictable >= missing ? missing : UINT64_MAX;
+}
+
+/* With the mutex held: the least recently used one that may be evicted; NULL: none. */
+static struct disk_entry *victim(const struct disk_cache *cache)
+{
+        list_each_item (struct disk_entry, e, &cache->entries, in_order)
+                if (may_evict(cache, e))
+                        return e;
+        return NULL;
+}
+
+/* The files are removed without the mutex, which is held again afterwards: a large one takes long. */
+static void evict(struct disk_cache *cache, struct disk_entry *entry)
+{
+        entry->refs++;
+        drop(cache, entry);
+        pthread_mutex_unlock(&cache->mutex);
+        log_info("disk cache: %s: evicted", entry->shown);
+        metric_add(METRIC_DISK_EVICTIONS, 1);
+        disk_folder_remove(&cache->folder, entry->id);
+        unref(cache, entry);
+        pthread_mutex_lock(&cache->mutex);
+}
+
+enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct object_label *label, uint64_t size,
+                                      struct disk_entry **out)
+{
+        /* Of the record, about what it will be. */
+        uint64_t bytes = bytes_on_disk(size, DISK_PAGE + size / MiB * DIGEST_SIZE), missing;
+        lock_scope(&cache->mutex);
+        await_scan(cache);
+        if (find(cache, label->id) != NULL)
+                return DISK_KNOWN;
+        while ((missing = missing_bytes(cache, bytes)) > 0 && missing != UINT64_MAX)
+                evict(cache, victim(cache));
+        if (missing == UINT64_MAX)
+                return DISK_FULL;
+        if (find(cache, label->id) != NULL) /* meanwhile */
+                return DISK_KNOWN;
+        struct disk_entry *entry = entry_new(label->id, label->place);
+        if (entry == NULL)
+                return DISK_NO_MEMORY;
+        entry->refs = 1;
+        entry->size = size;
+        entry->bytes = bytes;
+        cache->used += bytes;
+        list_append(bucket(&cache->by_id, key_of(entry->id)), &entry->by_id);
+        *out = entry;
+        return DISK_RESERVED;
+}
+
+void disk_cache_add(struct disk_cache *cache, struct disk_entry *entry, struct disk_record *record)
+{
+        uint64_t bytes = bytes_on_disk(record->size, disk_record_size(record));
+        pthread_mutex_lock(&cache->mutex);
+        describe(entry, record);
+        cache->used += bytes - entry->bytes;
+        entry->bytes = bytes;
+        entry->used_s = record->stored_s;
+        publish(cache, entry);
+        pthread_mutex_unlock(&cache->mutex);
+        unref(cache, entry);
+}
+
+void disk_cache_give_up(struct disk_cache *cache, struct disk_entry *entry)
+{
+        pthread_mutex_lock(&cache->mutex);
+        drop(cache, entry);
+        pthread_mutex_unlock(&cache->mutex);
+        unref(cache, entry);
+}

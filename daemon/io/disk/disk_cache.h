@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The disk cache: objects of stores, in one version each, on a local disk (disk_folder.h). docs/disk-cache.md is the
+ * user's view.
+ *
+ *   writing > stored > dropped
+ *      \--------------^
+ *
+ * Whose an entry is says a label (object.h): `id` of the object in this version, `place` of it in any version. Entries
+ * are found by either. A load opens a copy by the id that the store has just named, and reads it instead of the object;
+ * it holds a reference meanwhile, and what it holds is not evicted. A copy whose bytes are not those that were stored
+ * is dropped, and the object is read from its store.
+ *
+ * Space. An entry's bytes are reserved before it is written: within the budget, and so that the file system keeps
+ * `min_free`. For that, entries go that were used least recently, but for those that are held and those of pinned
+ * models. What would not fit even then is not stored, and nothing is evicted for it.
+ *
+ * Threads. Any, under one mutex, which is not held across I/O. The first use waits until the folder was scanned.
+ */
+#pragma once
+
+#include "daemon/base/list.h"
+#include "daemon/io/disk/disk_folder.h"
+#include "daemon/io/object.h"
+
+#include <pthread.h>
+
+struct disk_limits {
+        uint64_t budget;
+        uint64_t min_free; /* of the file system: bytes; 0: the next */
+        unsigned min_free_percent;
+};
+
+enum disk_entry_state { DISK_WRITING, DISK_STORED, DISK_DROPPED };
+
+struct disk_entry {
+        struct list by_id, by_place; /* by_place, in_order: while it is stored */
+        struct list in_order;        /* in cache->entries, least recently used first */
+        enum disk_entry_state state;
+        unsigned refs; /* copies that are open, and the writer */
+        unsigned char id[DISK_ID_SIZE], place[DISK_ID_SIZE];
+        uint64_t size;  /* of the object */
+        uint64_t bytes; /* that it takes on the disk */
+        uint64_t used_s, stored_s;
+        char *shown, *version; /* for messages; NULL while it is written */
+};
+
+struct disk_cache {
+        struct disk_folder folder;
+        uint64_t lane; /* of its file system */
+        pthread_mutex_t mutex;
+        pthread_cond_t ready;
+        bool scanned; /* the entries are known */
+        struct disk_limits limits;
+        struct list entries;
+        struct buckets by_id, by_place;
+        uint64_t n_entries, used; /* used: with what is being written */
+        char **pins;              /* what their models' objects begin with */
+        size_t n_pins;
+};
+
+/* Locks the folder. STREAMER_EBUSY, STREAMER_EFAILED, STREAMER_ENOMEM. */
+int disk_cache_new(struct disk_cache **cache, const char *path, uint64_t lane, const struct disk_limits *limits,
+                   struct error *error);
+struct disk_cache *disk_cache_free(struct disk_cache *cache); /* nothing uses it; accepts NULL */
+/* On a thread of its own; ends soon once *stop, which is atomic, is true. */
+void disk_cache_scan(struct disk_cache *cache, const bool *stop);
+
+void disk_cache_configure(struct disk_cache *cache, const struct disk_limits *limits);
+/* Entries whose objects begin with one of these are not evicted. Takes the list and its texts over. */
+void disk_cache_set_pins(struct disk_cache *cache, char **pins, size_t n);
+
+struct disk_usage {
+        uint64_t budget, used, entries;
+        uint64_t oldest_s; /* seconds since the least recently used one was used; 0: there is none */
+        bool scanned;
+};
+void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage);
+
+/* ---- reading ---- */
+
+/* Some version of the object is stored. */
+bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_SIZE]);
+/* Opens the copy of this version; its first bytes are read and compared. `size`: of the object; UINT64_MAX: not known.
+ * NULL: it is not stored, or was dropped just now. Its close() is on any thread. */
+struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size);
+/* Its bytes are damaged, or cannot be read: it is not opened again. */
+void disk_copy_drop(struct object_copy *copy, const char *why);
+
+/* ---- writing ---- */
+
+enum disk_reserved { DISK_RESERVED, DISK_KNOWN, DISK_FULL, DISK_NO_MEMORY };
+/* Space for an object of this label: *entry is being written, and referenced. KNOWN: it is stored, or being written. */
+enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct object_label *label, uint64_t size,
+                                      struct disk_entry **entry);
+/* It was committed with this record, whose texts it takes over. */
+void disk_cache_add(struct disk_cache *cache, struct disk_entry *entry, struct disk_record *record);
+/* It was not. */
+void disk_cache_give_up(struct disk_cache *cache, struct disk_entry *entry);

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors name the path below the folder.
+ */
+#include "daemon/io/disk/disk_folder.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/text/text.h"
+#include "daemon/base/util.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define OBJECTS "objects"
+#define DATA "data"
+#define ENTRY "entry"
+#define NEW "new."
+#define RECORD_MAX (DISK_RECORD_HEAD_MAX + DISK_RECORD_SUMS_MAX * DIGEST_SIZE)
+
+/* "ID", or "ID/FILE". */
+#define ENTRY_PATH (DISK_NAME_SIZE + 8)
+static const char *entry_path(char out[ENTRY_PATH], const unsigned char id[DISK_ID_SIZE], const char *file)
+{
+        hex_encode(out, id, DISK_ID_SIZE);
+        if (file != NULL)
+                snprintf(out + DISK_NAME_SIZE - 1, ENTRY_PATH - DISK_NAME_SIZE + 1, "/%s", file);
+        return out;
+}
+
+static int failed(struct error *error, const struct disk_folder *folder, const char *what)
+{
+        return error_errno(error, STREAMER_EFAILED, errno, "disk cache: %s/objects/%s", folder->path, what);
+}
+
+/* ---- the folder ---- */
+
+static int failed_folder(struct error *error, const char *path, const char *what)
+{
+        return error_errno(error, STREAMER_EFAILED, errno, "disk_cache: %s: %s", path, what);
+}
+
+/* A folder of this user, which no other can look into. */
+static int make_folder(int at, const char *path, const char *shown, int *fd, struct error *error)
+{
+        struct stat st;
+        if (mkdirat(at, path, 0700) < 0 && errno != EEXIST)
+                return failed_folder(error, shown, "cannot be made");
+        *fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (*fd < 0 || fstat(*fd, &st) < 0)
+                return failed_folder(error, shown, "cannot be opened");
+        if (st.st_uid != geteuid())
+                return error_set(error, STREAMER_EFAILED, "disk_cache: %s: belongs to uid %u, not to this daemon's",
+                                 shown, (unsigned)st.st_uid);
+        if ((st.st_mode & 07777) != 0700 && fchmod(*fd, 0700) < 0)
+                return failed_folder(error, shown, "its mode cannot be set to 0700");
+        return 0;
+}
+
+int disk_folder_init(struct disk_folder *folder, const char *path, struct error *error)
+{
+        cleanup_close int fd = -1;
+        *folder = (struct disk_folder){.path = strdup(path), .lock = -1, .objects = -1};
+        if (folder->path == NULL)
+                return error_no_memory(error);
+        int r = make_folder(AT_FDCWD, path, path, &fd, error);
+        if (r < 0)
+                return r;
+        folder->lock = openat(fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (folder->lock < 0)
+                return failed_folder(error, path, "its lock cannot be opened");
+        if (flock(folder->lock, LOCK_EX | LOCK_NB) < 0)
+                return errno == EWOULDBLOCK
+                               ? error_set(error, STREAMER_EBUSY, "disk_cache: %s: another daemon uses it", path)
+                               : failed_folder(error, path, "cannot be locked");
+        return make_folder(fd, OBJECTS, path, &folder->objects, error);
+}
+
+void disk_folder_deinit(struct disk_folder *folder)
+{
+        close_p(&folder->objects);
+        close_p(&folder->lock);
+        free(folder->path);
+        *folder = (struct disk_folder){.lock = -1, .objects = -1};
+}
+
+bool disk_folder_space(const struct disk_folder *folder, uint64_t *free_bytes, uint64_t *total)
+{
+        struct statvfs fs;
+        if (fstatvfs(folder->objects, &fs) < 0)
+                return false;
+        *free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+        *total = (uint64_t)fs.f_blocks * fs.f_frsize;
+        return true;
+}
+
+/* ---- removing ---- */
+
+/* The record first: without it there is no entry. What is not there is removed already. */
+static void remove_named(const struct disk_folder *folder, const char *name)
+{
+        cleanup_close int dir = openat(folder->objects, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int r = 0;
+        if (dir >= 0) {
+                r = unlinkat(dir, ENTRY, 0) < 0 && errno != ENOENT ? -1 : 0;
+                if (r == 0)
+                        r = unlinkat(dir, DATA, 0) < 0 && errno != ENOENT ? -1 : 0;
+                if (r == 0)
+                        r = unlinkat(folder->objects, name, AT_REMOVEDIR);
+        } else if (errno == ENOTDIR || errno == ELOOP) {
+                r = unlinkat(folder->objects, name, 0);
+        } else if (errno != ENOENT) {
+                r = -1;
+        }
+        if (r < 0)
+                log_warn("disk cache: %s/objects/%s: cannot be removed: %s", folder->path, name, strerror(errno));
+}
+
+void disk_folder_remove(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
+{
+        char name[ENTRY_PATH];
+        remove_named(folder, entry_path(name, id, NULL));
+}
+
+/* ---- scanning ---- */
+
+static bool is_id(const char *name)
+{
+        return strlen(name) == DISK_NAME_SIZE - 1 && strspn(name, "0123456789abcdef") == DISK_NAME_SIZE - 1;
+}
+
+/* The head of the record, and the sizes of both files. */
+static bool examine(const struct disk_folder *folder, const char *name, unsigned char *buffer, struct disk_found *found)
+{
+        char path[ENTRY_PATH], id[DISK_NAME_SIZE];
+        struct stat entry, data;
+        struct disk_record *record = &found->record;
+        *record = (struct disk_record){.size = 0};
+        if (!is_id(name))
+                return false;
+        snprintf(path, sizeof(path), "%s/" ENTRY, name);
+        cleanup_close int fd = openat(folder->objects, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? TEMP_FAILURE_RETRY(pread(fd, buffer, DISK_RECORD_HEAD_MAX, 0)) : -1;
+        if (n < 0 || fstat(fd, &entry) < 0 || !disk_record_decode_head(record, buffer, (size_t)n))
+                return false;
+        hex_encode(id, record->id, DISK_ID_SIZE);
+        snprintf(path, sizeof(path), "%s/" DATA, name);
+        found->used_ns = (uint64_t)entry.st_mtim.tv_sec * SECOND + (uint64_t)entry.st_mtim.tv_nsec;
+        return strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
+               fstatat(folder->objects, path, &data, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(data.st_mode) &&
+               (uint64_t)data.st_size == record->size;
+}
+
+uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take, void *context, const bool *stop)
+{
+        struct disk_found found = {.context = context};
+        uint64_t removed = 0;
+        cleanup_free unsigned char *buffer = malloc(DISK_RECORD_HEAD_MAX);
+        int fd = openat(folder->objects, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+        if (buffer == NULL || dir == NULL) {
+                log_error("disk cache: %s: cannot be listed: %s", folder->path, strerror(errno));
+                if (dir != NULL)
+                        closedir(dir);
+                else
+                        close_p(&fd);
+                return 0;
+        }
+        for (const struct dirent *e; !load_relaxed(stop) && (e = readdir(dir)) != NULL;) {
+                if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+                        continue;
+                if (examine(folder, e->d_name, buffer, &found)) {
+                        take(&found);
+                } else {
+                        remove_named(folder, e->d_name);
+                        removed++;
+                }
+                disk_record_deinit(&found.record);
+        }
+        closedir(dir);
+        return removed;
+}
+
+/* ---- reading ---- */
+
+static int open_file(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], const char *file, int *fd,
+                     struct error *error)
+{
+        char path[ENTRY_PATH];
+        entry_path(path, id, file);
+        *fd = openat(folder->objects, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+        return *fd >= 0 ? 0 : failed(error, folder, path);
+}
+
+int disk_folder_read(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], int *data,
+                     struct disk_record *record, struct error *error)
+{
+        cleanup_close int entry = -1, fd = -1;
+        cleanup_with(text_deinit) struct text text = {0};
+        char path[ENTRY_PATH];
+        struct stat st;
+        *record = (struct disk_record){.size = 0};
+        int r = open_file(folder, id, ENTRY, &entry, error)
+                        ?: open_file(folder, id, DATA, &fd, error)
+                        ?: text_read_fd(&text, entry, RECORD_MAX, entry_path(path, id, ENTRY), error);
+        if (r < 0)
+                return r;
+        if (fstat(fd, &st) < 0)
+                return failed(error, folder, entry_path(path, id, DATA));
+        if (!disk_record_decode(record, (const unsigned char *)text.data, text.size) ||
+            memcmp(record->id, id, DISK_ID_SIZE) != 0 || (uint64_t)st.st_size != record->size) {
+                disk_record_deinit(record);
+                return error_set(error, STREAMER_EFAILED, "disk cache: %s/objects/%s: its record is damaged",
+                                 folder->path, entry_path(path, id, NULL));
+        }
+        *data = take_fd(&fd);
+        return 0;
+}
+
+void disk_folder_touch(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
+{
+        char path[ENTRY_PATH];
+        utimensat(folder->objects, entry_path(path, id, ENTRY), NULL, AT_SYMLINK_NOFOLLOW);
+}
+
+char *disk_folder_data_path(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
+{
+        char path[ENTRY_PATH];
+        return format_new("%s/objects/%s", folder->path, entry_path(path, id, DATA));
+}
+
+/* ---- writing ---- */
+
+static int failed_new(struct error *error, const struct disk_folder *folder, const struct disk_new *new,
+                      const char *what)
+{
+        char text[64];
+        snprintf(text, sizeof(text), "%s: %s", new->name, what);
+        return failed(error, folder, text);
+}
+
+int disk_new_begin(struct disk_new *new, const struct disk_folder *folder, uint64_t number, uint64_t size,
+                   struct error *error)
+{
+        const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY;
+        *new = (struct disk_new){.dir = -1, .data = -1, .direct = true};
+        snprintf(new->name, sizeof(new->name), NEW "%" PRIu64, number);
+        if (mkdirat(folder->objects, new->name, 0700) < 0 ||
+            (new->dir = openat(folder->objects, new->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+                return failed_new(error, folder, new, "mkdir");
+        new->data = openat(new->dir, DATA, flags | O_DIRECT, 0600);
+        if (new->data < 0 && errno == EINVAL) { /* the file exists by now */
+                new->direct = false;
+                new->data = openat(new->dir, DATA, (flags & ~O_EXCL) | O_TRUNC, 0600);
+        }
+        if (new->data < 0)
+                return failed_new(error, folder, new, "create");
+        /* At once, so that a lack of space is known before anything is written. */
+        if (size > 0 && TEMP_FAILURE_RETRY(fallocate(new->data, 0, 0, (off_t)size)) < 0 && errno != EOPNOTSUPP)
+                return failed_new(error, folder, new, "allocate");
+        return 0;
+}
+
+/* From here on through the page cache, without its alignment. */
+static bool stop_direct(struct disk_new *new)
+{
+        bool was = new->direct;
+        new->direct = false;
+        return was && fcntl(new->data, F_SETFL, 0) == 0;
+}
+
+int disk_new_write(struct disk_new *new, const void *pages, uint64_t offset, uint64_t len, struct error *error)
+{
+        require(offset % DISK_PAGE == 0 && len % DISK_PAGE == 0 && (uintptr_t)pages % DISK_PAGE == 0);
+        for (uint64_t done = 0; done < len;) {
+                ssize_t n = TEMP_FAILURE_RETRY(
+                        pwrite(new->data, (const char *)pages + done, len - done, (off_t)(offset + done)));
+                if (n < 0 && errno == EINVAL && stop_direct(new)) /* it was refused after all */
+                        continue;
+                if (n <= 0)
+                        return error_errno(error, STREAMER_EFAILED, n < 0 ? errno : ENOSPC,
+                                           "disk cache: %s: write at offset %" PRIu64, new->name, offset + done);
+                done += (uint64_t)n;
+        }
+        return 0;
+}
+
+static int write_entry(const struct disk_new *new, const struct disk_record *record)
+{
+        size_t size;
+        cleanup_free unsigned char *bytes = disk_record_encode(record, &size);
+        cleanup_close int fd = openat(new->dir, ENTRY, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (bytes == NULL)
+                errno = ENOMEM;
+        return bytes != NULL && fd >= 0 && text_write_fd(fd, bytes, size) == 0 && fsync(fd) == 0 ? 0 : -1;
+}
+
+int disk_new_commit(struct disk_new *new, const struct disk_folder *folder, const struct disk_record *record,
+                    struct error *error)
+{
+        char name[ENTRY_PATH];
+        require(new->data >= 0 && new->dir >= 0);
+        if (ftruncate(new->data, (off_t)record->size) < 0 || fsync(new->data) < 0)
+                return failed_new(error, folder, new, "sync");
+        if (write_entry(new, record) < 0 || fsync(new->dir) < 0)
+                return failed_new(error, folder, new, "write its record");
+        if (renameat(folder->objects, new->name, folder->objects, entry_path(name, record->id, NULL)) < 0)
+                return failed_new(error, folder, new, "rename");
+        new->name[0] = '\0'; /* it is an entry from here on */
+        if (fsync(folder->objects) == 0)
+                return 0;
+        failed(error, folder, entry_path(name, record->id, NULL));
+        disk_folder_remove(folder, record->id);
+        return error->code;
+}
+
+void disk_new_abort(struct disk_new *new, const struct disk_folder *folder)
+{
+        close_p(&new->data);
+        close_p(&new->dir);
+        if (new->name[0] != '\0')
+                remove_named(folder, new->name);
+        *new = (struct disk_new){.dir = -1, .data = -1};
+}

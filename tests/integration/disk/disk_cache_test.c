@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The disk cache of a daemon: what loads store and read, and what they do with a copy that is damaged.
+ */
+#include "tests/integration/disk_fixture.h"
+
+#include <fcntl.h>
+
+static struct model *model, *other;
+
+static void begin(void)
+{
+        begin_store();
+        model = model_mixed(91, 6 << 20);
+        other = model_mixed(92, 5 << 20);
+        put(model, "one/model.safetensors");
+        must(mkdir(bucket("/many"), 0755));
+        model_write_sharded(model, bucket("/many"), 3, false);
+        start();
+}
+
+FIXTURE(.each = {begin, stop});
+
+#define ONE "s3://b/one/model.safetensors"
+#define MANY "s3://b/many/"
+
+TEST(a_second_load_reads_the_copy)
+{
+        ck_assert_str_eq(load_from(ONE, model), "store");
+        store_behind(ONE, model, 1);
+        count_anew();
+        ck_assert_str_eq(load_from(ONE, model), "disk");
+        ck_assert_uint_eq(store_gets, 1); /* which version it has */
+        ck_assert_uint_le(store_bytes, 8);
+}
+
+TEST(of_a_prefix_only_the_list_is_requested)
+{
+        store_behind(MANY, model, 4);
+        count_anew();
+        ck_assert_str_eq(load_from(MANY, model), "disk");
+        ck_assert_uint_eq(store_lists, 1);
+        ck_assert_uint_le(store_gets, 1); /* of the index, with the list */
+        ck_assert_uint_le(store_bytes, 8);
+}
+
+TEST(a_daemon_finds_what_an_earlier_one_has_stored)
+{
+        store_behind(MANY, model, 4);
+        restart();
+        await_entries(4);
+        count_anew();
+        ck_assert_str_eq(load_from(MANY, model), "disk");
+        ck_assert_uint_le(store_bytes, 8);
+}
+
+TEST(an_object_that_was_replaced_is_read_from_its_store)
+{
+        put(model, "changes/model.safetensors");
+        store_behind("s3://b/changes/model.safetensors", model, 1);
+        put(other, "changes/model.safetensors");
+        ck_assert_str_eq(load_from("s3://b/changes/model.safetensors", other), "store");
+        store_behind("s3://b/changes/model.safetensors", other, 2);
+        ck_assert_str_eq(load_from("s3://b/changes/model.safetensors", other), "disk");
+        /* And one that came back. */
+        put(model, "changes/model.safetensors");
+        ck_assert_str_eq(load_from("s3://b/changes/model.safetensors", model), "disk");
+}
+
+TEST(files_that_are_stored_are_read_from_the_disk_and_the_others_from_the_store)
+{
+        client_load(client, "s3://b/many/model-00002-of-00003.safetensors", "part");
+        await_entries(1);
+        client_unload(client, "part");
+        uint64_t part = disk_number("used");
+        count_anew();
+        ck_assert_str_eq(load_from(MANY, model), "store");
+        ck_assert_uint_lt(store_bytes, model->bytes);
+        ck_assert(client_metric(client, "streamerd_disk_cache_read_bytes_total") > (double)part / 2);
+}
+
+/* ---- damage ---- */
+
+static long damage_at;
+
+static void flip(const char *path)
+{
+        unsigned char byte;
+        int fd = must(open(path, O_RDWR));
+        off_t at = damage_at < 0 ? (off_t)file_size(path) + damage_at : damage_at;
+        ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+        byte ^= 4;
+        ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+}
+
+static void cut(const char *path)
+{
+        must(truncate(path, 4097));
+}
+
+static const struct damage {
+        const char *file, *says;
+        long at; /* from the end where it is negative */
+        void (*make)(const char *path);
+} damages[] = {
+        {"data", "differ from those that were stored", -1, flip},
+        {"data", "differ from those that were stored", 3 << 20, flip},
+        {"data", "its header differs", 20, flip},
+        {"data", "its record is damaged", 0, cut},
+        {"entry", "its record is damaged", 9, flip},
+        {"entry", "its record is damaged", -1, flip},
+        {"entry", "", 0, (void (*)(const char *))(void *)unlink},
+};
+
+TEST(a_damaged_copy_is_removed_and_the_object_read_from_its_store, EACH(damages))
+{
+        const struct damage *d = &damages[_i];
+        store_behind(ONE, model, 1);
+        damage_at = d->at;
+        ck_assert_uint_eq(each_stored(d->file, d->make), 1);
+        ck_assert_str_eq(load_from(ONE, model), "store");
+        ck_assert(log_wait_for(disk_daemon.log, "its copy is removed, and it is read from its store"));
+        ck_assert(log_wait_for(disk_daemon.log, d->says));
+        ck_assert(client_metric(client, "streamerd_disk_cache_damaged_total") == 1);
+        store_behind(ONE, model, 1);
+        ck_assert_str_eq(load_from(ONE, model), "disk");
+}
+
+TEST(of_several_files_one_that_is_damaged_is_read_from_the_store)
+{
+        store_behind(MANY, model, 4);
+        damage_at = -1;
+        DIR *dir = opendir(format_text("%s/objects", cache_path()));
+        const char *largest = "";
+        for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+                const char *path = format_text("%s/objects/%s/data", cache_path(), e->d_name);
+                if (e->d_name[0] != '.' && (!largest[0] || file_size(path) > file_size(largest)))
+                        largest = path;
+        }
+        closedir(dir);
+        flip(largest);
+        count_anew();
+        ck_assert_str_eq(load_from(MANY, model), "store");
+        ck_assert_uint_gt(store_bytes, 8);
+        ck_assert_uint_lt(store_bytes, model->bytes);
+        ck_assert_uint_eq(disk_number("entries"), 3);
+}
+
+/* ---- what is not stored ---- */
+
+TEST(an_object_without_a_version_is_not_stored)
+{
+        store_has_no_versions = true;
+        ck_assert_str_eq(load_from(ONE, model), "store");
+        ck_assert_str_eq(load_from(ONE, model), "store");
+        ck_assert(client_metric(client, "streamerd_disk_cache_not_stored_total{reason=\"version\"}") == 2);
+        ck_assert_uint_eq(disk_number("entries"), 0);
+}
+
+TEST(local_files_are_not_stored)
+{
+        model_write(model, "/tmp/disk-cache-test.safetensors");
+        ck_assert_str_eq(load_from("/tmp/disk-cache-test.safetensors", model), "store");
+        ck_assert_uint_eq(disk_number("entries"), 0);
+        unlink("/tmp/disk-cache-test.safetensors");
+}

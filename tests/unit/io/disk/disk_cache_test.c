@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The entries of the disk cache: what is found, what is evicted for what, and what is protected.
+ */
+#include "daemon/io/disk/disk_cache.h"
+#include "daemon/base/util.h"
+#include "tests/lib/suite.h"
+
+#define SIZE (UINT64_C(64) << 10)
+
+static struct disk_cache *cache;
+static struct error error;
+static bool never;
+static uint64_t number;
+
+static void open_cache(uint64_t budget)
+{
+        const struct disk_limits limits = {.budget = budget};
+        ck_assert_msg(disk_cache_new(&cache, suite_path("cache-%d", (int)getpid()), 1, &limits, &error) == 0, "%s",
+                      error.text);
+        disk_cache_scan(cache, &never);
+}
+
+static void begin(void)
+{
+        open_cache(4 * (SIZE + (20 << 10)));
+}
+
+static struct object_label label(unsigned char i)
+{
+        struct object_label l = {.settled = true};
+        memset(l.id, i, sizeof(l.id));
+        memset(l.place, i, sizeof(l.place));
+        return l;
+}
+
+/* Stores an object of one text, named "s3://b/I". */
+static enum disk_reserved store(unsigned char i)
+{
+        const struct object_label l = label(i);
+        struct disk_entry *entry;
+        enum disk_reserved r = disk_cache_reserve(cache, &l, SIZE, &entry);
+        if (r != DISK_RESERVED)
+                return r;
+        struct disk_new new;
+        unsigned char *bytes = aligned_alloc(DISK_PAGE, SIZE);
+        memset(bytes, i, SIZE);
+        struct disk_record record = {.size = SIZE, .header = SIZE, .etag = strdup("e"), .modified = strdup("")};
+        record.shown = strdup(format_text("s3://b/%u", i));
+        memcpy(record.id, l.id, sizeof(l.id));
+        memcpy(record.place, l.place, sizeof(l.place));
+        hash_bytes(bytes, SIZE, record.header_sum);
+        ck_assert_int_eq(disk_new_begin(&new, &cache->folder, number++, SIZE, &error), 0);
+        ck_assert_int_eq(disk_new_write(&new, bytes, 0, SIZE, &error), 0);
+        ck_assert_int_eq(disk_new_commit(&new, &cache->folder, &record, &error), 0);
+        disk_new_abort(&new, &cache->folder);
+        disk_cache_add(cache, entry, &record);
+        disk_record_deinit(&record);
+        free(bytes);
+        return r;
+}
+
+static struct object_copy *open_copy(unsigned char i)
+{
+        const struct object_label l = label(i);
+        return disk_cache_open(cache, l.id, SIZE);
+}
+
+static bool has(unsigned char i)
+{
+        const struct object_label l = label(i);
+        return disk_cache_has(cache, l.place);
+}
+
+FIXTURE(.each = {begin, NULL});
+
+TEST(a_copy_has_what_was_stored)
+{
+        ck_assert_int_eq(store(1), DISK_RESERVED);
+        struct object_copy *copy = open_copy(1);
+        ck_assert_ptr_nonnull(copy);
+        ck_assert_uint_eq(copy->header, SIZE);
+        for (uint64_t i = 0; i < SIZE; i++)
+                ck_assert_uint_eq(copy->first[i], 1);
+        ck_assert_str_eq(copy->etag, "e");
+        copy->close(copy);
+        const struct object_label l = label(1);
+        ck_assert_ptr_null(disk_cache_open(cache, l.id, SIZE + 1));
+        ck_assert_ptr_null(open_copy(2));
+        ck_assert(has(1) && !has(2));
+}
+
+TEST(what_is_stored_or_being_written_is_not_reserved_again)
+{
+        struct disk_entry *entry;
+        ck_assert_int_eq(store(1), DISK_RESERVED);
+        ck_assert_int_eq(store(1), DISK_KNOWN);
+        const struct object_label l = label(2);
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, &entry), DISK_RESERVED);
+        ck_assert_int_eq(store(2), DISK_KNOWN);
+        ck_assert_ptr_null(open_copy(2));
+        disk_cache_give_up(cache, entry);
+        ck_assert_int_eq(store(2), DISK_RESERVED);
+}
+
+TEST(the_least_recently_used_entry_is_evicted_first)
+{
+        for (unsigned char i = 1; i <= 4; i++)
+                ck_assert_int_eq(store(i), DISK_RESERVED);
+        struct object_copy *copy = open_copy(1);
+        copy->close(copy);
+        ck_assert_int_eq(store(5), DISK_RESERVED);
+        ck_assert(has(1) && !has(2) && has(3) && has(4) && has(5));
+}
+
+TEST(a_copy_that_is_open_is_not_evicted)
+{
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        struct object_copy *copies[4];
+        for (unsigned char i = 0; i < 4; i++)
+                copies[i] = open_copy((unsigned char)(i + 1));
+        ck_assert_int_eq(store(5), DISK_FULL);
+        copies[2]->close(copies[2]);
+        ck_assert_int_eq(store(5), DISK_RESERVED);
+        ck_assert(has(1) && has(2) && !has(3) && has(4));
+}
+
+TEST(entries_of_pinned_models_are_not_evicted)
+{
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        char **pins = calloc(3, sizeof(*pins));
+        pins[0] = strdup("s3://b/1");
+        pins[1] = strdup("s3://b/2");
+        pins[2] = strdup("s3://other/");
+        disk_cache_set_pins(cache, pins, 3);
+        ck_assert_int_eq(store(5), DISK_RESERVED);
+        ck_assert_int_eq(store(6), DISK_RESERVED);
+        ck_assert(has(1) && has(2) && !has(3) && !has(4));
+}
+
+TEST(a_damaged_copy_is_dropped_and_stored_again)
+{
+        store(1);
+        struct object_copy *copy = open_copy(1), *other = open_copy(1);
+        disk_copy_drop(copy, "a test");
+        disk_copy_drop(other, "a test");
+        ck_assert(copy->damaged && !has(1));
+        ck_assert_int_eq(store(1), DISK_RESERVED);
+        copy->close(copy);
+        other->close(other);
+        ck_assert(has(1));
+        struct disk_usage usage;
+        disk_cache_usage(cache, &usage);
+        ck_assert_uint_eq(usage.entries, 1);
+}
+
+TEST(a_smaller_budget_is_observed_by_the_next_object)
+{
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        disk_cache_configure(cache, &(struct disk_limits){.budget = 2 * (SIZE + (20 << 10))});
+        ck_assert_int_eq(store(5), DISK_RESERVED);
+        ck_assert(!has(1) && !has(2) && !has(3) && has(4) && has(5));
+        disk_cache_configure(cache, &(struct disk_limits){.budget = SIZE});
+        ck_assert_int_eq(store(6), DISK_FULL);
+        ck_assert(has(4) && has(5));
+}
+
+TEST(entries_and_their_use_outlive_the_cache)
+{
+        struct disk_usage before, after;
+        for (unsigned char i = 1; i <= 3; i++)
+                store(i);
+        disk_cache_usage(cache, &before);
+        cache = disk_cache_free(cache);
+        open_cache(4 * (SIZE + (20 << 10)));
+        disk_cache_usage(cache, &after);
+        ck_assert_uint_eq(after.entries, 3);
+        ck_assert_uint_eq(after.used, before.used);
+        ck_assert(has(1) && has(2) && has(3));
+        disk_cache_free(cache);
+}
