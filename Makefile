@@ -212,7 +212,7 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_SEED CHECKER_KIND CI
 #   include both kinds       model_checker
 ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
-	residency scale sources http_round_trips published published_base encrypted
+	residency scale sources http_round_trips published published_base encrypted disk_cache
 # What needs Swift, Ceph, fake-gcs-server, clients of Azure, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
 SERVERS := azure_clients gcs_fake images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))

@@ -351,11 +351,8 @@ static int make_parts(struct daemon *d, struct error *error)
                 return error_set(error, STREAMER_ENOMEM,
                                  "no memory, or no more threads are allowed (ulimit -u, pids.max)");
         make_models(d);
-        r = make_disk_cache(d, error);
-        if (r < 0)
-                return r;
         reload_set_keyring(&d->loads, keyring);
-        r = make_server(d, error) ?: reload_apply(&d->reload, error);
+        r = make_disk_cache(d, error) ?: make_server(d, error) ?: reload_apply(&d->reload, error);
         if (r < 0)
                 return r;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */

@@ -47,7 +47,7 @@ daemon/io/disk
 daemon/io/remote
 daemon/source/source
 daemon/source/probe daemon/source/roots
-daemon/source/listing daemon/source/sums
+daemon/source/listing daemon/source/sums daemon/source/stored
 daemon/source/local daemon/source/web daemon/source/store
 daemon/source/s3/s3_reply
 daemon/source/aws

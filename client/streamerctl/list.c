@@ -290,8 +290,9 @@ static void show_model(const json_t *m, bool wide)
         if (json_u64(m, "expires_in_ns") > 0)
                 printf("expires in  %s\n", human_time(text, json_u64(m, "expires_in_ns")));
         if (json_u64(m, "load_ns") > 0)
-                printf("loaded in   %s%s%s\n", human_time(text, json_u64(m, "load_ns")),
-                       json_str(m, "from")[0] ? ", from " : "", json_str(m, "from"));
+                printf("loaded in   %s%s%s%s\n", human_time(text, json_u64(m, "load_ns")),
+                       json_str(m, "from")[0] ? ", from " : "", json_str(m, "from"),
+                       json_bool(m, "stale") ? ", may be stale: its store could not be asked" : "");
         print_notes(stdout, m, NULL);
         if (wide)
                 show_stages(json_object_get(m, "stages"));

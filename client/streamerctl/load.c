@@ -99,11 +99,12 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
         }
         if (ctl->format == FORMAT_JSON) {
                 json_auto_t *json = json_pack(
-                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:s*, s:o*, s:o*, s:O*, s:O*, s:O*}", "name", p->name,
-                        "state", "ready", "generation", (json_int_t)p->generation, "bytes", (json_int_t)p->bytes,
-                        "tensors", (json_int_t)p->tensors, "load_ns", (json_int_t)p->load_ns, "resident", p->resident,
-                        "from", from[0] != '\0' ? from : NULL, "failed", failures_json(op), "evicted",
-                        evictions_json(op), "left_out", json_object_get(notes, "left_out"), "missing_tensors",
+                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:s*, s:O*, s:o*, s:o*, s:O*, s:O*, s:O*}", "name",
+                        p->name, "state", "ready", "generation", (json_int_t)p->generation, "bytes",
+                        (json_int_t)p->bytes, "tensors", (json_int_t)p->tensors, "load_ns", (json_int_t)p->load_ns,
+                        "resident", p->resident, "from", from[0] != '\0' ? from : NULL, "stale",
+                        json_object_get(notes, "stale"), "failed", failures_json(op), "evicted", evictions_json(op),
+                        "left_out", json_object_get(notes, "left_out"), "missing_tensors",
                         json_object_get(notes, "missing_tensors"), "missing", json_object_get(notes, "missing"));
                 ctl_print_json(json);
                 return;
@@ -114,9 +115,9 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
         else if (p->resident)
                 printf("  generation %" PRIu64 "  already resident\n", p->generation);
         else
-                printf("  generation %" PRIu64 "  %s in %.2f s (%s)%s%s\n", p->generation, human_size(size, p->bytes),
+                printf("  generation %" PRIu64 "  %s in %.2f s (%s)%s%s%s\n", p->generation, human_size(size, p->bytes),
                        (double)p->load_ns / 1e9, human_rate(rate, p->bytes, p->load_ns),
-                       from[0] != '\0' ? "  from " : "", from);
+                       from[0] != '\0' ? "  from " : "", from, json_bool(notes, "stale") ? ", may be stale" : "");
 }
 
 static void print_detached(const struct ctl *ctl, const char *model)

@@ -63,6 +63,7 @@ struct config {
                         uint64_t bytes;
                         unsigned percent; /* where bytes is 0 */
                 } min_free;               /* of its file system */
+                bool offline;             /* false: a store that cannot be asked fails the load */
         } disk_cache;
         uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
         struct roles access;
@@ -139,7 +140,8 @@ static inline struct disk_limits config_disk_limits(const struct config *config)
 {
         return (struct disk_limits){.budget = config->disk_cache.budget,
                                     .min_free = config->disk_cache.min_free.bytes,
-                                    .min_free_percent = config->disk_cache.min_free.percent};
+                                    .min_free_percent = config->disk_cache.min_free.percent,
+                                    .offline = config->disk_cache.offline};
 }
 /* Bytes of the staging ring: the limit, else this many blocks. Where a variable of another program makes it large for
  * this memory, blocks become smaller, or the ring, with a warning. STREAMER_ENOMEM. */

@@ -20,8 +20,8 @@ static bool is_applied(const struct setting *setting)
         const char *key = setting->key ?: "";
         return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0 ||
                strncmp(key, "encryption.", strlen("encryption.")) == 0 || strcmp(key, "disk_cache.budget") == 0 ||
-               strcmp(key, "disk_cache.min_free") == 0 || setting->list == &list_rules ||
-               setting->list == &list_preload || setting->list == &list_roots;
+               strcmp(key, "disk_cache.min_free") == 0 || strcmp(key, "disk_cache.offline") == 0 ||
+               setting->list == &list_rules || setting->list == &list_preload || setting->list == &list_roots;
 }
 
 /* The environment stays as it was at the start, and a value from it may have been fitted to the machine. */
@@ -143,6 +143,7 @@ static void apply(struct reload *r)
         r->config->access = r->next.access;
         r->config->disk_cache.budget = r->next.disk_cache.budget;
         r->config->disk_cache.min_free = r->next.disk_cache.min_free;
+        r->config->disk_cache.offline = r->next.disk_cache.offline;
         r->config->encryption = r->next.encryption;
         r->next.encryption = before.encryption;
         reload_set_keyring(r->server->loads, r->keyring);

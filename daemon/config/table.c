@@ -65,7 +65,7 @@ static void share_text(const void *field, char *out, size_t size)
                 snprintf(out, size, "%u%%", share->percent);
 }
 
-static const char *const plaintext_words[] = {[false] = "refuse", [true] = "allow", NULL};
+static const char *const refuse_words[] = {[false] = "refuse", [true] = "allow", NULL};
 static const char *const device_examples[] = {"host", "cuda:0", "cuda:all", "cuda:all?", NULL};
 
 #define F(name) SETTING_FIELD(struct config, name)
@@ -165,11 +165,12 @@ const struct setting settings[] = {
         {"disk_cache.path", SETTING_TEXT, F(disk_cache.path), .check = check_folder},
         {"disk_cache.budget", SETTING_SIZE, F(disk_cache.budget), "0", 0, TiB << 10},
         {"disk_cache.min_free", SETTING_OWN, F(disk_cache.min_free), "10%", .set = set_share, .text = share_text},
+        {"disk_cache.offline", SETTING_WORD, F(disk_cache.offline), "refuse", .words = refuse_words},
         {"publish.across_uids", BOOL(publish.across_uids)},
         {"publish.cuda_ipc", BOOL(publish.cuda_ipc)},
         {"publish.keep", SETTING_NUMBER, F(publish.keep), "2", 2, 1000000},
         {"encryption.keys", LIST(encryption.keys, list_keys)},
-        {"encryption.plaintext_tensors", SETTING_WORD, F(encryption.plaintext_tensors), "refuse", .words = plaintext_words},
+        {"encryption.plaintext_tensors", SETTING_WORD, F(encryption.plaintext_tensors), "refuse", .words = refuse_words},
         {"encryption.require", BOOL(encryption.require)},
         {"encryption.across_uids", BOOL(encryption.across_uids)},
         {"access.roles", LIST(access.rules, list_rules)},

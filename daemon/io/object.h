@@ -45,7 +45,8 @@ struct object_label {
         unsigned char place[32];     /* of the object, whatever its version */
         const char *etag, *modified; /* as its store says them; NULL: it has none */
         bool settled;                /* each answer's version proves its bytes: they need no check after the reading */
-        const unsigned char *first;  /* its first bytes: of a safetensors file its header, of a text all */
+        const char *url;
+        const unsigned char *first; /* its first bytes: of a safetensors file its header, of a text all */
         uint64_t n_first;
 };
 

@@ -258,6 +258,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 get_stages(t, &g->stages);
                 if (state == LOAD_READY)
                         g->origin = load->cached ? ORIGIN_RESIDENT : part_origin(t->part);
+                g->stale = load->opened.stale;
                 if (state == LOAD_READY)
                         generation_ready(g);
                 else if (load->superseded)

@@ -11,6 +11,7 @@
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/source/stored.h"
 
 #include <string.h>
 
@@ -88,8 +89,8 @@ static void prepare_write(struct load_part *part)
                 add_file(part->write, part, i);
         if (part->write != NULL && part == load->parts && load->pattern == NULL)
                 add_index(part->write, load);
-        if (part->write != NULL && disk_write_is_empty(part->write))
-                part->write = disk_write_unref(part->write);
+        if (part->write != NULL && part == load->parts && !load->opened.stale)
+                disk_write_set_source(part->write, source_describe(load->source, &load->opened));
 }
 
 /* ---- what is read from copies ---- */

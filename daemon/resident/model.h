@@ -167,6 +167,7 @@ struct generation {
         unsigned char digest[DIGEST_SIZE];
         uint64_t load_ns;
         enum model_origin origin; /* of its bytes */
+        bool stale;               /* its store could not be asked for the present version */
         struct disk_write *write; /* reads its memory for the disk cache, a reference; NULL: nothing does */
         struct stages stages;     /* of its load; zeroes where it was not read: restored, or from the host cache */
         struct error error;       /* failed */

@@ -57,6 +57,7 @@ struct source_set {
         struct object index_object; /* of the kind of the others */
         char **left_out;            /* weights of the folder that the model does not use; no more than the maximum */
         size_t n_left_out;
+        bool stale; /* its store could not be asked: it is what was stored of it on the disk */
 };
 
 #define SOURCE_LEFT_OUT_MAX 100
@@ -104,6 +105,8 @@ struct source_ops {
         const char *const *schemes; /* "s3://", ..., NULL; "": no scheme */
         int (*canonical)(const char *source, char **out, struct error *error);
         char *(*default_name)(const char *canonical, unsigned n);
+        /* Its objects never change: what is stored of it needs no request. NULL: they may. */
+        bool (*is_fixed)(const char *canonical);
         uint64_t (*lane)(const char *canonical); /* NULL: fixed_lane, or if it is 0 one for each host or bucket */
         uint64_t fixed_lane;
         int (*open)(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,

@@ -3,11 +3,14 @@
  * URIs: the table of sources, which are selected by scheme.
  */
 #include "daemon/base/hash.h"
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 #include "daemon/source/listing.h"
+#include "daemon/io/disk/disk_cache.h"
 #include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
+#include "daemon/source/stored.h"
 
 #include <ctype.h>
 #include <strings.h>
@@ -118,10 +121,22 @@ int source_open(const struct sources *sources, const char *canonical, bool want_
         const struct source_ops *ops = ops_of(canonical);
         cleanup_with(caller_drop) struct assumed assumed = {.ids = IDS_OWN};
         *set = (struct source_set){0};
+        /* Digests that are published are not stored. */
+        if (!want_sha256 && ops->is_fixed != NULL && ops->is_fixed(canonical) &&
+            source_open_stored(sources, canonical, set))
+                return 0;
         int r = assume(ops, sources, &assumed, error) ?: ops->open(sources, canonical, want_sha256, set, error);
-        if (r < 0)
-                source_set_deinit(set);
-        return r;
+        if (r == 0)
+                return 0;
+        source_set_deinit(set);
+        if (!error->unreachable || want_sha256 || sources->disk == NULL || !disk_cache_serves_offline(sources->disk) ||
+            !source_open_stored(sources, canonical, set))
+                return r;
+        log_warn("the store cannot be asked, and what the disk cache has of the source is used, which may be stale: %s",
+                 error->text);
+        set->stale = true;
+        *error = (struct error){.code = 0};
+        return 0;
 }
 
 char *source_sidecar_uri(const char *canonical, const char *name)

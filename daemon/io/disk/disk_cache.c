@@ -120,6 +120,7 @@ int disk_cache_new(struct disk_cache **out, const char *path, uint64_t lane, con
         pthread_mutex_init(&cache->mutex, NULL);
         pthread_cond_init(&cache->ready, NULL);
         list_init(&cache->entries);
+        list_init(&cache->sources);
         buckets_init(&cache->by_id);
         buckets_init(&cache->by_place);
         int r = disk_folder_init(&cache->folder, path, error);
@@ -141,6 +142,10 @@ struct disk_cache *disk_cache_free(struct disk_cache *cache)
         list_each_item_safe (struct disk_entry, e, &cache->entries, in_order) {
                 drop(cache, e);
                 entry_free(e);
+        }
+        list_each_item_safe (struct disk_source, s, &cache->sources, link) {
+                list_remove(&s->link);
+                disk_source_free(s);
         }
         free_pins(cache);
         disk_folder_deinit(&cache->folder);
@@ -174,6 +179,87 @@ void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage)
                                      .entries = cache->n_entries,
                                      .oldest_s = oldest != NULL && now > oldest->used_s ? now - oldest->used_s : 0,
                                      .scanned = cache->scanned};
+}
+
+/* ---- sources ---- */
+
+bool disk_cache_serves_offline(struct disk_cache *cache)
+{
+        lock_scope(&cache->mutex);
+        return cache->limits.offline;
+}
+
+/* With the mutex held, as the next. */
+static struct disk_source *known_source(const struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
+{
+        list_each_item (struct disk_source, s, &cache->sources, link)
+                if (memcmp(s->id, id, DISK_ID_SIZE) == 0)
+                        return s;
+        return NULL;
+}
+
+static bool is_complete(struct disk_cache *cache, const struct disk_source *source)
+{
+        for (size_t i = 0; i < source->n; i++) {
+                const struct disk_entry *entry = find(cache, source->members[i].id);
+                if (entry == NULL || entry->state != DISK_STORED)
+                        return false;
+        }
+        return source->n > 0;
+}
+
+static void forget(struct disk_source *source)
+{
+        list_remove(&source->link);
+        if (--source->refs == 0)
+                disk_source_free(source);
+}
+
+struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_source *source)
+{
+        if (source == NULL)
+                return NULL;
+        lock_scope(&cache->mutex);
+        if (--source->refs == 0)
+                disk_source_free(source);
+        return NULL;
+}
+
+void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source)
+{
+        struct error error = {0};
+        size_t size;
+        pthread_mutex_lock(&cache->mutex);
+        struct disk_source *known = known_source(cache, source->id);
+        bool is_new = is_complete(cache, source) && (known == NULL || !disk_source_equal(known, source));
+        pthread_mutex_unlock(&cache->mutex);
+        cleanup_free unsigned char *bytes = is_new ? disk_source_encode(source, &size) : NULL;
+        int r = bytes != NULL ? disk_folder_put_source(&cache->folder, source->id, bytes, size, &error) : 0;
+        if (r < 0)
+                log_warn("%s: without its store this source cannot be loaded", error.text);
+        if (bytes == NULL || r < 0) {
+                disk_source_free(source);
+                return;
+        }
+        lock_scope(&cache->mutex);
+        if (known != NULL) /* only this thread removes one */
+                forget(known);
+        list_append(&cache->sources, &source->link);
+}
+
+static bool take_source(const unsigned char *bytes, size_t size, void *context)
+{
+        struct disk_cache *cache = context;
+        struct disk_source *source = disk_source_decode(bytes, size);
+        if (source == NULL)
+                return false;
+        lock_scope(&cache->mutex);
+        if (known_source(cache, source->id) != NULL || !is_complete(cache, source)) {
+                disk_source_free(source);
+                return false;
+        }
+        list_append(&cache->sources, &source->link);
+        return true;
 }
 
 /* ---- the scan ---- */
@@ -223,6 +309,10 @@ void disk_cache_scan(struct disk_cache *cache, const bool *stop)
                 publish(cache, e);
                 cache->used += e->bytes;
         }
+        pthread_mutex_unlock(&cache->mutex);
+        if (!load_relaxed(stop))
+                disk_folder_each_source(&cache->folder, take_source, cache);
+        pthread_mutex_lock(&cache->mutex);
         cache->scanned = true;
         size_text(size, cache->used);
         pthread_cond_broadcast(&cache->ready);
@@ -240,6 +330,17 @@ static void await_scan(struct disk_cache *cache)
 {
         while (!cache->scanned)
                 pthread_cond_wait(&cache->ready, &cache->mutex);
+}
+
+struct disk_source *disk_cache_find_source(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
+{
+        lock_scope(&cache->mutex);
+        await_scan(cache);
+        struct disk_source *source = known_source(cache, id);
+        if (source == NULL || !is_complete(cache, source))
+                return NULL;
+        source->refs++;
+        return source;
 }
 
 /* ---- copies ---- */

@@ -21,6 +21,7 @@
 
 #include "daemon/base/list.h"
 #include "daemon/io/disk/disk_folder.h"
+#include "daemon/io/disk/disk_source.h"
 #include "daemon/io/object.h"
 
 #include <pthread.h>
@@ -29,6 +30,7 @@ struct disk_limits {
         uint64_t budget;
         uint64_t min_free; /* of the file system: bytes; 0: the next */
         unsigned min_free_percent;
+        bool offline; /* what is stored of a source is used when its store cannot be asked */
 };
 
 enum disk_entry_state { DISK_WRITING, DISK_STORED, DISK_DROPPED };
@@ -52,6 +54,7 @@ struct disk_cache {
         pthread_cond_t ready;
         bool scanned; /* the entries are known */
         struct disk_limits limits;
+        struct list sources; /* of struct disk_source */
         struct list entries;
         struct buckets by_id, by_place;
         uint64_t n_entries, used; /* used: with what is being written */
@@ -87,7 +90,15 @@ struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned cha
 /* Its bytes are damaged, or cannot be read: it is not opened again. */
 void disk_copy_drop(struct object_copy *copy, const char *why);
 
+bool disk_cache_serves_offline(struct disk_cache *cache);
+/* What the source of this id consisted of; NULL: not known, or an object of it is not stored any more. */
+struct disk_source *disk_cache_find_source(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE]);
+struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_source *source); /* accepts NULL */
+
 /* ---- writing ---- */
+
+/* On the writer's thread: all objects of the source are stored, or it is not noted. Takes the source over. */
+void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source);
 
 enum disk_reserved { DISK_RESERVED, DISK_KNOWN, DISK_FULL, DISK_NO_MEMORY };
 /* Space for an object of this label: *entry is being written, and referenced. KNOWN: it is stored, or being written. */

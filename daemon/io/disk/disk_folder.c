@@ -17,6 +17,8 @@
 #include <sys/statvfs.h>
 
 #define OBJECTS "objects"
+#define SOURCES "sources"
+#define SOURCE_MAX (16 * MiB) /* bytes of one */
 #define DATA "data"
 #define ENTRY "entry"
 #define NEW "new."
@@ -64,7 +66,7 @@ static int make_folder(int at, const char *path, const char *shown, int *fd, str
 int disk_folder_init(struct disk_folder *folder, const char *path, struct error *error)
 {
         cleanup_close int fd = -1;
-        *folder = (struct disk_folder){.path = strdup(path), .lock = -1, .objects = -1};
+        *folder = (struct disk_folder){.path = strdup(path), .lock = -1, .objects = -1, .sources = -1};
         if (folder->path == NULL)
                 return error_no_memory(error);
         int r = make_folder(AT_FDCWD, path, path, &fd, error);
@@ -77,15 +79,17 @@ int disk_folder_init(struct disk_folder *folder, const char *path, struct error 
                 return errno == EWOULDBLOCK
                                ? error_set(error, STREAMER_EBUSY, "disk_cache: %s: another daemon uses it", path)
                                : failed_folder(error, path, "cannot be locked");
-        return make_folder(fd, OBJECTS, path, &folder->objects, error);
+        return make_folder(fd, OBJECTS, path, &folder->objects, error)
+                       ?: make_folder(fd, SOURCES, path, &folder->sources, error);
 }
 
 void disk_folder_deinit(struct disk_folder *folder)
 {
         close_p(&folder->objects);
+        close_p(&folder->sources);
         close_p(&folder->lock);
         free(folder->path);
-        *folder = (struct disk_folder){.lock = -1, .objects = -1};
+        *folder = (struct disk_folder){.lock = -1, .objects = -1, .sources = -1};
 }
 
 bool disk_folder_space(const struct disk_folder *folder, uint64_t *free_bytes, uint64_t *total)
@@ -231,6 +235,46 @@ char *disk_folder_data_path(const struct disk_folder *folder, const unsigned cha
 {
         char path[ENTRY_PATH];
         return format_new("%s/objects/%s", folder->path, entry_path(path, id, DATA));
+}
+
+/* ---- sources ---- */
+
+static bool read_source(const struct disk_folder *folder, const char *name, disk_taken_fn *take, void *context)
+{
+        cleanup_with(text_deinit) struct text text = {0};
+        struct error error;
+        cleanup_close int fd = openat(folder->sources, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        return is_id(name) && fd >= 0 && text_read_fd(&text, fd, SOURCE_MAX, name, &error) == 0 &&
+               take((const unsigned char *)text.data, text.size, context);
+}
+
+void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *take, void *context)
+{
+        int fd = openat(folder->sources, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+        if (dir == NULL) {
+                log_error("disk cache: %s: its sources cannot be listed: %s", folder->path, strerror(errno));
+                close_p(&fd);
+                return;
+        }
+        for (const struct dirent *e; (e = readdir(dir)) != NULL;)
+                if (e->d_name[0] != '.' && !read_source(folder, e->d_name, take, context))
+                        unlinkat(folder->sources, e->d_name, 0);
+        closedir(dir);
+}
+
+int disk_folder_put_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE],
+                           const unsigned char *bytes, size_t size, struct error *error)
+{
+        static const char new[] = NEW "0"; /* one thread writes them */
+        char name[DISK_NAME_SIZE];
+        unlinkat(folder->sources, new, 0);
+        cleanup_close int fd = openat(folder->sources, new, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
+        hex_encode(name, id, DISK_ID_SIZE);
+        if (fd < 0 || text_write_fd(fd, bytes, size) < 0 || fsync(fd) < 0 ||
+            renameat(folder->sources, new, folder->sources, name) < 0 || fsync(folder->sources) < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "disk cache: %s/sources/%s", folder->path, name);
+        return 0;
 }
 
 /* ---- writing ---- */

@@ -6,6 +6,7 @@
  *   objects/ID/data       the bytes of an object, as the source has them
  *   objects/ID/entry      whose they are, and their digests (disk_record.h); its mtime is when it was last used
  *   objects/new.N/        an entry that is being written
+ *   sources/ID            which objects a source consisted of (disk_source.h); sources/new.N while it is written
  *
  * An entry appears by one rename:
  *
@@ -28,7 +29,7 @@
 
 struct disk_folder {
         char *path;
-        int lock, objects; /* descriptors; -1: none */
+        int lock, objects, sources; /* descriptors; -1: none */
 };
 
 /* Makes it with mode 0700 if it does not exist, and locks it. STREAMER_EBUSY: another daemon has it; STREAMER_EFAILED.
@@ -59,6 +60,15 @@ void disk_folder_touch(const struct disk_folder *folder, const unsigned char id[
 void disk_folder_remove(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);
 /* The path of its bytes. malloc'd; NULL: no memory. */
 char *disk_folder_data_path(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);
+
+/* ---- sources ---- */
+
+/* Calls take() with each file; one that it refuses is removed. */
+typedef bool disk_taken_fn(const unsigned char *bytes, size_t size, void *context);
+void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *take, void *context);
+/* In place of what it has of this id. */
+int disk_folder_put_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE],
+                           const unsigned char *bytes, size_t size, struct error *error);
 
 /* ---- writing ---- */
 

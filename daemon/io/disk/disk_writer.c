@@ -60,7 +60,8 @@ struct disk_write {
         bool cleared;
         size_t n_files, max_files;
         struct write_file *files;
-        uint32_t *by_plan; /* by file of the plan: its number + 1; 0: it is not written */
+        struct disk_source *source; /* NULL: it is not noted */
+        uint32_t *by_plan;          /* by file of the plan: its number + 1; 0: it is not written */
         size_t n_by_plan;
 };
 
@@ -100,6 +101,7 @@ static void clear_if_unused(struct disk_write *write)
         if (write->cleared || !write->over || !load_relaxed(&write->ended))
                 return;
         write->cleared = true;
+        write->source = disk_source_free(write->source);
         for (size_t i = 0; i < write->n_files; i++)
                 file_clear(&write->files[i]);
         free(write->files);
@@ -141,9 +143,10 @@ struct disk_write *disk_write_new(struct disk_writer *writer, size_t n, size_t n
         return write->files != NULL && write->by_plan != NULL ? write : disk_write_unref(write);
 }
 
-bool disk_write_is_empty(const struct disk_write *write)
+void disk_write_set_source(struct disk_write *write, struct disk_source *source)
 {
-        return write->n_files == 0;
+        require(write->source == NULL);
+        write->source = source;
 }
 
 /* False: no memory, and nothing is left of it. */
@@ -498,6 +501,11 @@ static enum step write_step(struct disk_writer *writer, struct disk_write *write
 
 static void write_over(struct disk_writer *writer, struct disk_write *write)
 {
+        if (write->source != NULL && !load_relaxed(&writer->stop))
+                disk_cache_note_source(writer->cache, write->source);
+        else
+                disk_source_free(write->source);
+        write->source = NULL;
         pthread_mutex_lock(&writer->mutex);
         list_remove(&write->link);
         pthread_mutex_unlock(&writer->mutex);

@@ -40,7 +40,8 @@ void disk_write_add_text(struct disk_write *write, const struct object *object, 
 /* A file of the plan. */
 void disk_write_add_file(struct disk_write *write, const struct object *object, const struct object_label *label,
                          const struct plan *plan, size_t file);
-bool disk_write_is_empty(const struct disk_write *write);
+/* What its source consists of, to be noted once all of that is stored. Takes it over. */
+void disk_write_set_source(struct disk_write *write, struct disk_source *source);
 
 /* No leaf lands any more: what is missing is not written. */
 void disk_write_end(struct disk_write *write);

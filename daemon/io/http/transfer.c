@@ -742,5 +742,6 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry)
         if (t->answer.status >= 300)
                 report_refusal(t);
         error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
+        t->error.unreachable = t->answer.status == 0 || t->answer.status >= 500;
         return false;
 }

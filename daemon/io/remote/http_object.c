@@ -316,10 +316,33 @@ static bool identify_version(const struct remote *remote, struct object_label *l
 static bool http_label(const struct object *object, struct object_label *label)
 {
         const struct remote *remote = remote_of(object);
-        *label = (struct object_label){.first = remote->stored ?: remote->first,
+        *label = (struct object_label){.url = remote->url,
+                                       .first = remote->stored ?: remote->first,
                                        .n_first = remote->stored != NULL ? remote->n_stored : object->first_read};
         return remote->disk != NULL && object->version.size > 0 && remote->encoding == NULL &&
                identify_version(remote, label);
+}
+
+/* It is read from its copy from now on. */
+static void use_copy(struct object *object)
+{
+        struct remote *remote = remote_of(object);
+        object->version.size = object->copy->file->version.size;
+        object->first_read = object->copy->header;
+        free(remote->first);
+        remote->first = NULL;
+}
+
+/* The same, and the version is that of the copy. */
+static int take_copy(struct object *object, struct error *error)
+{
+        struct remote *remote = remote_of(object);
+        const struct object_copy *copy = object->copy;
+        use_copy(object);
+        remote->etag = filled(copy->etag) != NULL ? strdup(copy->etag) : NULL;
+        remote->modified = filled(copy->modified) != NULL ? strdup(copy->modified) : NULL;
+        bool ok = !filled(copy->etag) == !remote->etag && !filled(copy->modified) == !remote->modified;
+        return ok ? 0 : error_no_memory(error);
 }
 
 /* Its version is known. */
@@ -330,32 +353,17 @@ static void find_copy(struct object *object, uint64_t size)
         require(object->copy == NULL);
         if (identify_version(remote, &label) && remote->encoding == NULL)
                 object->copy = disk_cache_open(remote->disk, label.id, size);
-        if (object->copy == NULL)
-                return;
-        object->version.size = object->copy->file->version.size;
-        object->first_read = object->copy->header;
-        free(remote->first);
-        remote->first = NULL;
 }
 
-/* The list has its version, and the disk cache the bytes: it is open without a request. False: it has to be asked for.
- */
-static bool open_listed_copy(struct object *object)
+/* The list has its version, and the disk cache the bytes: it is open without a request (object->copy), or has to be
+ * asked for. */
+static int open_listed_copy(struct object *object, struct error *error)
 {
         struct remote *remote = remote_of(object);
         if (remote->content == NULL && (remote->listed_etag == NULL || !is_strong(remote, remote->listed_etag)))
-                return false;
+                return 0;
         find_copy(object, UINT64_MAX);
-        const struct object_copy *copy = object->copy;
-        if (copy == NULL)
-                return false;
-        remote->etag = filled(copy->etag) != NULL ? strdup(copy->etag) : NULL;
-        remote->modified = filled(copy->modified) != NULL ? strdup(copy->modified) : NULL;
-        if (!filled(copy->etag) == !remote->etag && !filled(copy->modified) == !remote->modified)
-                return true;
-        object->copy = (copy->close(object->copy), NULL);
-        object->first_read = object->version.size = 0;
-        return false;
+        return object->copy != NULL ? take_copy(object, error) : 0;
 }
 
 /* Some version of it is there: then the first answer need not bring its beginning. */
@@ -597,8 +605,9 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
             (etag != NULL && remote->listed_etag == NULL) || (url->modified != NULL && remote->listed_time == NULL))
                 return error_no_memory(error);
         *fetch = (struct http_fetch){.context = object};
-        if (remote->disk != NULL && !url->ask && open_listed_copy(object))
-                return 0;
+        int r = remote->disk != NULL && !url->ask ? open_listed_copy(object, error) : 0;
+        if (r < 0 || object->copy != NULL)
+                return r;
         uint64_t first = url->header > 0 && url->header < HEADER_BYTES_MAX ? url->header : FIRST_BYTES;
         first = url->text ? TEXT_BYTES : first;
         if (remote->disk != NULL && may_be_stored(remote))
@@ -622,6 +631,27 @@ static int refuse_whole(const struct object *object, const struct http_answer *a
                          "the server does not support range requests: it answers %d to a Range header (%s%s%s%s%s)",
                          answer->status, object->path, type != NULL ? ", Content-Type " : "", type ?: "",
                          to[0] != '\0' ? ", redirected to " : "", to);
+}
+
+int object_http_open_stored(struct http *http, struct disk_cache *disk, const struct disk_member *member,
+                            struct object *object, struct error *error)
+{
+        struct remote *remote = calloc(1, sizeof(*remote));
+        *object = (struct object){.ops = &object_http_ops, .path = strdup(member->path), .remote = remote};
+        if (remote == NULL)
+                return error_no_memory(error);
+        pthread_mutex_init(&remote->mutex, NULL);
+        remote->http = http;
+        remote->dialect = &etags;
+        remote->url = strdup(member->url);
+        remote->text = member->is_index;
+        object->folder_len = member->folder_len;
+        if (object->path == NULL || remote->url == NULL)
+                return error_no_memory(error);
+        object->copy = disk_cache_open(disk, member->id, UINT64_MAX);
+        if (object->copy == NULL)
+                return error_set(error, STREAMER_EFAILED, "it is not in the disk cache any more (%s)", member->path);
+        return take_copy(object, error);
 }
 
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error)
@@ -648,6 +678,8 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
         r = take_version(object, answer, error) ?: check_encoding(object, answer, error);
         if (r == 0 && remote->disk != NULL && total > 0)
                 find_copy(object, total);
+        if (object->copy != NULL)
+                use_copy(object);
         return r;
 }
 

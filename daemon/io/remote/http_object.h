@@ -55,6 +55,12 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
                         struct http_fetch *fetch, struct error *error);
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error);
 
+/* By its copy alone, without a request. STREAMER_EFAILED: there is none. After a failure the caller deinits the object.
+ */
+struct disk_member;
+int object_http_open_stored(struct http *http, struct disk_cache *disk, const struct disk_member *member,
+                            struct object *object, struct error *error);
+
 bool object_http_has_etag(const struct object *object, const char *etag); /* or a weak one that is equal to it */
 /* The list had another ETag for it: the object was replaced since then, or the list is wrong. It is open, and its
  * answers agree with each other. */

@@ -149,6 +149,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                       ku64("load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns),
                       kif(read, kcall("stages", write_stages, g)),
                       kif(g->origin != ORIGIN_UNKNOWN, kstr("from", model_origin_name(g->origin))),
+                      kif(g->stale, kbool("stale", true)),
                       kif(g->published != NULL, kcall("published", write_published, g)),
                       kif(g->encryption != NULL, kcall("encryption", reply_encryption, g->encryption)),
                       kif(failed, kstr("error", resident ? g->error.text : desired->error.text)),

@@ -529,10 +529,19 @@ struct hf *hf_free(struct hf *hf)
         return NULL;
 }
 
+/* A commit that is named in full. */
+static bool hf_is_fixed(const char *canonical)
+{
+        const char *revision = strchr(canonical, '@');
+        return revision != NULL && strspn(revision + 1, "0123456789abcdef") == 40 &&
+               (revision[41] == '/' || revision[41] == '\0');
+}
+
 const struct source_ops source_hf = {
         .schemes = (const char *const[]){SCHEME, NULL},
         .canonical = hf_canonical,
         .default_name = hf_default_name,
+        .is_fixed = hf_is_fixed,
         .fixed_lane = WORK_LANE_REMOTE, /* one endpoint, one lane */
         .open = hf_open,
         .list_sidecars = hf_list_sidecars,

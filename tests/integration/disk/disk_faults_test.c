@@ -54,7 +54,7 @@ static void check_what_is_left(void)
 
 static const enum fault_call calls[] = {FAULT_pwrite, FAULT_fsync, FAULT_renameat, FAULT_mkdirat, FAULT_unlinkat};
 
-TEST(a_call_that_fails_costs_the_entry_and_not_the_load, EACH(calls))
+TEST(a_call_that_fails_costs_the_entry_and_not_the_load, EACH(calls), .slow = true)
 {
         bool struck = true;
         for (uint64_t n = 0; struck; n++) {
@@ -84,7 +84,7 @@ static bool is_over(void)
         return over;
 }
 
-TEST(a_daemon_that_is_killed_before_a_call_leaves_a_whole_entry_or_none, EACH(writes))
+TEST(a_daemon_that_is_killed_before_a_call_leaves_a_whole_entry_or_none, EACH(writes), .slow = true)
 {
         bool struck = true;
         for (uint64_t n = 0; struck; n++) {

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a source consisted of when it was last loaded: the objects, in their order, with the ids of their copies. With
+ * it a source whose store cannot be asked is opened from the disk cache alone.
+ *
+ * In a file: a head, for each object its id, flags, and two texts, and the digest of all. It appears by a rename, as an
+ * entry does (disk_folder.h), after the entries that it names.
+ */
+#pragma once
+
+#include "daemon/base/list.h"
+#include "daemon/io/disk/disk_folder.h"
+
+#define DISK_MEMBERS_MAX 4097 /* the files of a source, and its index */
+
+struct disk_member {
+        unsigned char id[DISK_ID_SIZE];
+        bool is_index;
+        uint32_t folder_len; /* as object.folder_len */
+        char *url, *path;    /* without a signature; for messages */
+};
+
+struct disk_source {
+        struct list link; /* in the cache's sources; else empty */
+        unsigned refs;    /* under the cache's mutex */
+        unsigned char id[DISK_ID_SIZE];
+        size_t n;
+        struct disk_member *members;
+};
+
+/* Of at most n members. NULL: no memory. */
+struct disk_source *disk_source_new(const unsigned char id[DISK_ID_SIZE], size_t n);
+struct disk_source *disk_source_free(struct disk_source *source); /* accepts NULL */
+/* False: no memory. */
+bool disk_source_add(struct disk_source *source, const struct disk_member *member);
+bool disk_source_equal(const struct disk_source *a, const struct disk_source *b);
+
+/* malloc'd; NULL: no memory. */
+unsigned char *disk_source_encode(const struct disk_source *source, size_t *size);
+/* NULL: it is none, or no memory. */
+struct disk_source *disk_source_decode(const unsigned char *bytes, size_t n);

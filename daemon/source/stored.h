@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sources in the disk cache: what a source consists of is noted once all of it is stored, and opened again without a
+ * request, by its copies alone. Not of sources with a query, which may be secret.
+ */
+#pragma once
+
+#include "daemon/source/source.h"
+
+struct disk_source;
+
+/* Of an open set, all of whose objects have labels. NULL: one has none, or no memory. */
+struct disk_source *source_describe(const char *canonical, const struct source_set *set);
+/* False: it is not stored, or not all of it any more; nothing is left open. */
+bool source_open_stored(const struct sources *sources, const char *canonical, struct source_set *set);

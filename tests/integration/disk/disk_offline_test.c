@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads while the store cannot be asked: what is stored is used if that is allowed, and said to be stale; a refusal is
+ * no outage.
+ */
+#include "tests/integration/disk_fixture.h"
+
+static struct model *model, *other;
+
+#define ONE "s3://b/one/model.safetensors"
+#define MANY "s3://b/many/"
+#define ALLOW "http: {backoff: 5ms, tries: 2, patience: 0s}\ndisk_cache: {offline: allow}\n"
+
+static void begin(void)
+{
+        begin_store();
+        model = model_mixed(91, 6 << 20);
+        other = model_mixed(92, 5 << 20);
+        put(model, "one/model.safetensors");
+        must(mkdir(bucket("/many"), 0755));
+        model_write_sharded(model, bucket("/many"), 3, false);
+}
+
+static void start_offline(const char *more)
+{
+        start_with(format_text("%s=64MiB", cache_path()), format_text(ALLOW "%s", more));
+}
+
+/* Its files are stored, and what it consists of. */
+static void store_source(const char *source, const struct model *m, uint64_t entries)
+{
+        store_behind(source, m, entries);
+        AWAIT(load_from(source, m)[0] == 'd');
+        DIR *dir;
+        unsigned noted;
+        do {
+                noted = 0;
+                dir = opendir(format_text("%s/sources", cache_path()));
+                for (struct dirent *e; (e = readdir(dir)) != NULL;)
+                        noted += e->d_name[0] != '.' && e->d_name[0] != 'n';
+                closedir(dir);
+        } while (noted == 0);
+}
+
+static void assert_stale(const char *source, const struct model *m)
+{
+        client_load(client, source, "m");
+        client_equals(client, "m", m);
+        const json_t *shown = client_show(client, "m");
+        ck_assert_str_eq(json_text(shown, "from"), "disk");
+        ck_assert(json_is_true(json_object_get(shown, "stale")));
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+}
+
+/* The Hub's API: one commit with one file. */
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+static struct endpoint hub;
+static _Atomic unsigned hub_requests;
+
+static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        size_t size;
+        hub_requests++;
+        if (strncmp(request->path, "/api/", 5) == 0) {
+                reply->body = strdup("{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"model.safetensors\"}]}");
+                return;
+        }
+        char *data = file_read(bucket("/one/model.safetensors"), &size);
+        reply->headers = format_text("ETag: \"%s\"\r\n", etag_of(data, size));
+        endpoint_range(request, reply, data, size);
+        free(data);
+}
+
+FIXTURE(.each = {begin, NULL});
+
+TEST(a_commit_that_is_named_in_full_needs_no_request)
+{
+        hub.answer = answer_hub;
+        endpoint_start(&hub);
+        setenv("HF_ENDPOINT", hub.url, 1);
+        start();
+        store_source("hf://org/name@" COMMIT, model, 1);
+        hub_requests = 0;
+        client_load(client, "hf://org/name@" COMMIT, "m");
+        client_equals(client, "m", model);
+        ck_assert_str_eq(from_of("m"), "disk");
+        ck_assert_ptr_null(json_object_get(client_show(client, "m"), "stale"));
+        ck_assert_uint_eq(hub_requests, 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        /* A branch may lead elsewhere by now. */
+        ck_assert_str_eq(load_from("hf://org/name@main", model), "disk");
+        ck_assert_uint_gt(hub_requests, 0);
+        stop();
+}
+
+static const int outages[] = {500, 503};
+
+TEST(a_store_that_cannot_serve_is_replaced_by_what_is_stored_of_it, EACH(outages))
+{
+        start_offline("");
+        store_source(MANY, model, 4);
+        client_load(client, MANY, "m");
+        ck_assert_ptr_null(json_object_get(client_show(client, "m"), "stale"));
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        store_status = outages[_i];
+        assert_stale(MANY, model);
+        ck_assert(log_wait_for(disk_daemon.log, "is used, which may be stale: "));
+        stop();
+}
+
+TEST(a_daemon_that_starts_without_a_network_has_its_models)
+{
+        start_offline("");
+        store_source(MANY, model, 4);
+        stop();
+        setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1", 1); /* where nothing listens */
+        start_offline("preload: [{source: 's3://b/many/', name: preloaded}]\n");
+        AWAIT(strcmp(client_state(client, "preloaded"), "ready") == 0);
+        client_equals(client, "preloaded", model);
+        ck_assert(json_is_true(json_object_get(client_show(client, "preloaded"), "stale")));
+        stop();
+}
+
+TEST(without_permission_a_store_that_cannot_be_asked_fails_the_load)
+{
+        start();
+        store_source(ONE, model, 1);
+        store_status = 503;
+        client_load_fails(client, ONE, "m", STREAMER_EFAILED, "503");
+        stop();
+}
+
+static const struct refusal {
+        int status, code;
+} refusals[] = {{401, STREAMER_EPERM}, {403, STREAMER_EPERM}, {404, STREAMER_ENOENT}, {410, STREAMER_ENOENT}};
+
+TEST(a_refusal_is_no_outage, EACH(refusals))
+{
+        start_offline("");
+        store_source(ONE, model, 1);
+        store_status = refusals[_i].status;
+        client_load_fails(client, ONE, "m", refusals[_i].code, NULL);
+        stop();
+}
+
+TEST(what_is_not_stored_fails_as_without_a_cache)
+{
+        start_offline("");
+        store_source(ONE, model, 1);
+        put(other, "other/model.safetensors");
+        store_status = 503;
+        client_load_fails(client, "s3://b/other/model.safetensors", "m", STREAMER_EFAILED, "503");
+        /* One of its files is not stored any more. */
+        store_status = 0;
+        store_source(MANY, model, 5);
+        store_status = 503;
+        DIR *dir = opendir(format_text("%s/objects", cache_path()));
+        for (struct dirent *e; (e = readdir(dir)) != NULL;)
+                if (e->d_name[0] != '.')
+                        unlink(format_text("%s/objects/%s/entry", cache_path(), e->d_name));
+        closedir(dir);
+        client_load_fails(client, MANY, "m", STREAMER_EFAILED, "503");
+        ck_assert(log_wait_for(disk_daemon.log, "it is not in the disk cache any more"));
+        stop();
+}
+
+TEST(the_newest_version_is_used)
+{
+        start_offline("");
+        store_source(ONE, model, 1);
+        put(other, "one/model.safetensors");
+        store_behind(ONE, other, 2);
+        AWAIT(load_from(ONE, other)[0] == 'd');
+        stop();
+        start_offline("");
+        store_status = 503;
+        assert_stale(ONE, other);
+        stop();
+}
+
+TEST(a_load_that_is_to_be_verified_asks_its_store)
+{
+        char text[1024];
+        start_offline("");
+        store_source(ONE, model, 1);
+        store_status = 503;
+        ck_assert_int_eq(client_load_sha256(client, ONE, "m", text), STREAMER_EFAILED);
+        stop();
+}
