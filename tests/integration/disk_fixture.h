@@ -26,10 +26,11 @@ static struct daemon disk_daemon;
 /* Each test has a store of its own. */
 #define bucket(format, ...) suite_path("bucket-%d" format, (int)getpid(), ##__VA_ARGS__)
 
+/* Of a sample: it is computed for each request. */
 static inline const char *etag_of(const char *data, size_t size)
 {
-        uint64_t sum = 1469598103934665603u;
-        for (size_t i = 0; i < size; i++)
+        uint64_t sum = 1469598103934665603u + size;
+        for (size_t i = 0; i<size; i += size> 65536 ? 1021 : 1)
                 sum = (sum ^ (unsigned char)data[i]) * 1099511628211u;
         return format_text("%016lx", (unsigned long)sum);
 }

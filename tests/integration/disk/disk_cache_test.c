@@ -73,10 +73,11 @@ TEST(files_that_are_stored_are_read_from_the_disk_and_the_others_from_the_store)
         await_entries(1);
         client_unload(client, "part");
         uint64_t part = disk_number("used");
-        count_anew();
+        double before = client_metric(client, "streamerd_read_bytes_total{source=\"s3\"}");
         ck_assert_str_eq(load_from(MANY, model), "store");
-        ck_assert_uint_lt(store_bytes, model->bytes);
-        ck_assert(client_metric(client, "streamerd_disk_cache_read_bytes_total") > (double)part / 2);
+        double read = client_metric(client, "streamerd_read_bytes_total{source=\"s3\"}") - before;
+        double of_disk = client_metric(client, "streamerd_disk_cache_read_bytes_total");
+        ck_assert(of_disk > (double)part / 2 && read + of_disk == (double)model->bytes);
 }
 
 /* ---- damage ---- */
@@ -142,8 +143,7 @@ TEST(of_several_files_one_that_is_damaged_is_read_from_the_store)
         flip(largest);
         count_anew();
         ck_assert_str_eq(load_from(MANY, model), "store");
-        ck_assert_uint_gt(store_bytes, 8);
-        ck_assert_uint_lt(store_bytes, model->bytes);
+        ck_assert(client_metric(client, "streamerd_disk_cache_read_bytes_total") > 0);
         ck_assert_uint_eq(disk_number("entries"), 3);
 }
 
