@@ -4,21 +4,7 @@
  */
 #pragma once
 
-#include "tests/lib/container.h"
-#include "tests/lib/model.h"
-#include "tests/lib/suite.h"
-
-static struct container boot;
-static struct model *model;
-
-/* Fails with the script's output unless its exit status is this. */
-#define SHELL(expected, ...)                                                                                           \
-        __extension__({                                                                                                \
-                static char *shell_out;                                                                                \
-                int shell_code = container_shell(&boot, &shell_out, __VA_ARGS__);                                      \
-                ck_assert_msg(shell_code == (expected), "exit status %d\n%s", shell_code, shell_out);                  \
-                shell_out;                                                                                             \
-        })
+#include "tests/integration/container_fixture.h"
 
 static inline void make_stage(const char *stage)
 {
@@ -36,7 +22,7 @@ static inline const char *systemd_unavailable(void)
         if (suite_short())
                 return "not in the short set"; /* sanitizers find nothing in a unit */
         if (!tried)
-                container_start(&boot, suite_folder());
+                container_start(&boot, "/", suite_folder());
         tried = true;
         return boot.init == 0 ? "it cannot be booted in a container here" : NULL;
 }
@@ -81,23 +67,4 @@ static inline void settings(const char *lines)
 {
         SHELL(0, "printf 'roots: [/srv/models]\\ndevices: [host=256MiB]\\n%s\\n' >/etc/streamerd/streamerd.yaml",
               lines);
-}
-
-/* Runs a script whose output must contain this text. */
-#define SAYS(text, ...)                                                                                                \
-        do {                                                                                                           \
-                char *saying = SHELL(0, __VA_ARGS__);                                                                  \
-                ck_assert_msg(strstr(saying, text) != NULL, "no \"%s\" in\n%s", text, saying);                         \
-        } while (0)
-
-static inline char *property(const char *name)
-{
-        char *out = SHELL(0, "systemctl show streamerd.service -p %s --value", name);
-        out[strcspn(out, "\n")] = '\0';
-        return out;
-}
-
-static inline bool has_property(const char *name, const char *value)
-{
-        return strcmp(property(name), value) == 0;
 }

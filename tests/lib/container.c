@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Boots the container: unshare creates a mount namespace in which this machine's root can be bound to a directory,
- * and nspawn makes an overlay of it. PID 1 of the container is nspawn's child; commands enter its namespaces with
- * nsenter, so no message bus is needed.
+ * Boots the container: unshare creates a mount namespace in which the system's root can be bound to a directory, this
+ * machine's too, and nspawn makes an overlay of it. PID 1 of the container is nspawn's child; commands enter its
+ * namespaces with nsenter, so no message bus is needed.
  */
 #include "tests/lib/container.h"
 
@@ -13,13 +13,13 @@
 #define BOOT_MS 60000
 #define RTMIN_POWEROFF (SIGRTMIN + 4) /* systemd(1), signals */
 
-static _Noreturn void exec_nspawn(const struct container *boot)
+static _Noreturn void exec_nspawn(const struct container *boot, const char *root)
 {
         char *script =
-                format_text("mkdir -p '%s/root' && mount --bind / '%s/root' && exec systemd-nspawn -q -D '%s/root' "
+                format_text("mkdir -p '%s/root' && mount --bind '%s' '%s/root' && exec systemd-nspawn -q -D '%s/root' "
                             "--volatile=overlay --register=no --keep-unit --link-journal=no "
                             "--machine=streamerd-test-%d --console=pipe --boot systemd.unit=basic.target",
-                            boot->folder, boot->folder, boot->folder, (int)getpid());
+                            boot->folder, root, boot->folder, boot->folder, (int)getpid());
         char *log = format_text("%s/nspawn.log", boot->folder);
         int null = must(open("/dev/null", O_RDONLY)), out = must(open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600));
         must(dup2(null, STDIN_FILENO));
@@ -77,7 +77,7 @@ static void be_the_only_one(void)
                         die_errno("flock of /sys/fs/cgroup");
 }
 
-bool container_start(struct container *boot, const char *folder)
+bool container_start(struct container *boot, const char *root, const char *folder)
 {
         *boot = (struct container){0};
         snprintf(boot->folder, sizeof(boot->folder), "%s", folder);
@@ -86,7 +86,7 @@ bool container_start(struct container *boot, const char *folder)
         be_the_only_one();
         boot->nspawn = must(fork());
         if (boot->nspawn == 0)
-                exec_nspawn(boot);
+                exec_nspawn(boot, root);
         if (!WITHIN(BOOT_MS, is_up(boot)))
                 container_stop(boot);
         return boot->nspawn > 0;

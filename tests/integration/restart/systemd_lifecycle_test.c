@@ -3,7 +3,6 @@
  * The service on a real systemd hangs, crashes, restarts and stops, while clients hold leases and models are in the
  * manager's fd store.
  */
-#include "streamer/client.h"
 #include "tests/integration/systemd_fixture.h"
 
 /* ---- watchdog ---- */
@@ -41,41 +40,9 @@ TEST(a_responsive_daemon_is_not_restarted)
 
 /* ---- restarting, with clients ---- */
 
-struct attached {
-        streamer_client *client;
-        streamer_lease *lease;
-};
-
 /* In the fd store: the snapshots, the model's segment and its commit record; then the process's pidfd. */
 #define A_MODEL "3"
 #define A_MODEL_AND_ITS_USER "4"
-
-/* From outside the container, through its own folder: another PID namespace, as a client in a pod is. */
-static struct attached attach(void)
-{
-        struct attached a;
-        char *path = format_text("/proc/%d/root/run/streamerd/streamerd.sock", (int)boot.init);
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
-        ck_assert_int_eq(streamer_connect(&opts, &a.client), 0);
-        ck_assert_int_eq(streamer_attach(a.client, "tiny", NULL, &a.lease), 0);
-        return a;
-}
-
-/* Its mapping is valid whether the daemon runs or not. */
-static void is_whole(const struct attached *a)
-{
-        streamer_tensor tensor = STREAMER_TENSOR_INIT;
-        for (size_t i = 0; i < model->n; i++) {
-                ck_assert_int_eq(streamer_tensor_find(a->lease, model->tensors[i].name, &tensor), 0);
-                ck_assert(model_check(model, i, tensor.data));
-        }
-}
-
-static void end_client(const struct attached *a)
-{
-        streamer_detach(a->lease);
-        streamer_close(a->client);
-}
 
 static void load_tiny(void)
 {
