@@ -19,13 +19,23 @@ SOAK_SECONDS ?= 300
 CHECKER_STEPS ?= 100000
 CHECKER_SANITIZED_STEPS ?= 10000
 VERSION := 0.1.0
+# For another architecture: aarch64-linux-gnu-, with its libraries installed. EMULATOR runs what was built, for a manual page.
+CROSS_COMPILE ?=
+EMULATOR ?=
+# In place of names that make has itself.
+cross = $(if $(filter default,$(origin $1)),$(eval $1 := $(CROSS_COMPILE)$2))
+ifneq ($(CROSS_COMPILE),)
+$(call cross,CC,gcc)$(call cross,CXX,g++)$(call cross,AR,ar)$(call cross,LD,ld)
+endif
+OBJCOPY ?= $(CROSS_COMPILE)objcopy
+PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
 # Of the sources, in the programs' versions; a tree without git may name it.
 COMMIT ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)
 
 # Expanded at first use, after the packages are installed, and then cached.
 once = $(eval $(1) := $(2))$($(1))
-pkg = $(shell pkg-config $(1) $(2))
-MSGPACK = $(call once,MSGPACK,$(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack))
+pkg = $(shell $(PKG_CONFIG) $(1) $(2))
+MSGPACK = $(call once,MSGPACK,$(shell $(PKG_CONFIG) --exists msgpack-c && echo msgpack-c || echo msgpack))
 PKGS_CLIENT = $(MSGPACK) jansson
 PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libcrypto yaml-0.1 libsystemd libmicrohttpd expat
 PKGS_TEST = check $(PKGS_DAEMON) jansson
@@ -41,7 +51,7 @@ WARN := -Wall -Wextra -Wno-unused-parameter -Wshadow -Wconversion -Wformat=2
 SANITIZE_CFLAGS := -O1 -g1
 CFLAGS ?= $(if $(SANITIZE),$(SANITIZE_CFLAGS),-O2 -g)
 SAN = $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all)
-ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -pthread -I. -Iinclude -D_GNU_SOURCE -DSTREAMERD_VERSION='"$(VERSION)"' \
+ALL_CFLAGS = -std=gnu11 $(WARN) $(CPPFLAGS) $(CFLAGS) -pthread -I. -Iinclude -D_GNU_SOURCE -DSTREAMERD_VERSION='"$(VERSION)"' \
 	-fstack-protector-strong -ffunction-sections -fdata-sections $(SAN) $(PKG_CFLAGS)
 ALL_LDFLAGS = $(LDFLAGS) -pthread -Wl,--gc-sections -Wl,-z,relro,-z,now $(SAN)
 
@@ -72,7 +82,7 @@ all: $(PRODUCTS)
 # ---- packages: checked once per build directory, and again when the list changes
 $(BUILD)/deps-%: config/build-deps.sh
 	@mkdir -p $(@D)
-	@DEPS=$(DEPS) sh config/build-deps.sh $*
+	@DEPS=$(DEPS) CC='$(CC)' PKG_CONFIG=$(PKG_CONFIG) sh config/build-deps.sh $*
 	@touch $@
 
 # ---- objects
@@ -109,7 +119,7 @@ $(BUILD)/%.a:
 
 # One object that exports only the symbols of the header.
 $(BUILD)/libstreamer-client.o: $(call pic,$(PROTO) $(CLIENT))
-	$(call run,LD)ld -r -o $@ $^ && objcopy --localize-hidden $@
+	$(call run,LD)$(LD) -r -o $@ $^ && $(OBJCOPY) --localize-hidden $@
 
 # Linked into the programs alone, so that a commit rebuilds nothing else; tests have their own (tests/lib/commit.c).
 $(BUILD)/commit.c: always
@@ -149,7 +159,7 @@ $(BUILD)/streamerd.yaml: config/streamerd.yaml
 		{ print "#" $$0 }' $< >$@
 
 $(BUILD)/streamerd.8: config/man8.awk config/streamerd.8 $(BUILD)/streamerd
-	@$(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
+	@$(EMULATOR) $(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
 
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
@@ -216,6 +226,8 @@ ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 # What needs Swift, Ceph, fake-gcs-server, clients of Azure, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
 SERVERS := azure_clients gcs_fake images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
+# What needs built packages and systems for them: make check-packages.
+PACKAGED := tests/integration/packages/debian_packages
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
 SETTINGS := library_open memory page_settings prefaulted_segments published_pages host prefault prefault_auto
 CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
@@ -226,7 +238,7 @@ CHECKS_HOST := $(foreach f,$(HOST_MEMORY),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
 LONGEST := server/faults cuda/gpu_script cuda/cuda_failures http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
 LONGEST := $(LONGEST:%=tests/integration/%)
-CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
+CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS) $(PACKAGED),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))
 CHOSEN := $(if $(ONLY),$(foreach c,$(CHECKS) $(CHECKS_SERVERS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$c))),$c)),$(CHECKS))
 
@@ -293,7 +305,7 @@ coverage-run: tests
 		$(if $(filter %/faults,$(CHOSEN)),$(BUILD)$(ONLY_DIR)/tests/integration/server 'faults.a_failed_call_fails*' || status=1;) \
 		tests/coverage.py $(BUILD) && exit $$status
 
-## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, 40 mutants and the coverage, and print the result of each;
+## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, the packages, 40 mutants and the coverage, and print the result of each;
 ##              STAGES="soak fuzz" runs these only
 nightly: FUZZ_SECONDS := 600
 nightly: UNTIL := sanitizers
@@ -306,7 +318,7 @@ nightly: all
 MINIMAL ?= 1
 PROJECT_URL ?=
 MINIMAL_DIR := $(BUILD)/minimal
-LIBS_MINIMAL = $(subst -lexpat,-l:libexpat.a,$(shell PKG_CONFIG_PATH=$(abspath $(MINIMAL_DIR))/lib/pkgconfig pkg-config --libs $(PKGS_DAEMON)))
+LIBS_MINIMAL = $(subst -lexpat,-l:libexpat.a,$(shell PKG_CONFIG_PATH=$(abspath $(MINIMAL_DIR))/lib/pkgconfig $(PKG_CONFIG) --libs $(PKGS_DAEMON)))
 wheel: all $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR)/streamerd) | $(BUILD)/deps-python
 	@PROJECT_URL='$(PROJECT_URL)' client/python/wheel.sh $(BUILD) $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR))
 
@@ -442,7 +454,7 @@ to = | install -m 644 /dev/stdin $(DESTDIR)$(1)
 # Paths in units and in the pkg-config file do not contain DESTDIR.
 PLACE = sed -e 's|/usr/|$(PREFIX)/|' -e 's|/etc/streamerd|$(SYSCONFDIR)/streamerd|' $(if $(OLD_SYSTEMD),-e /^FileDescriptorStorePreserve=/d)
 # Of the distribution: before 254 it knows no FileDescriptorStorePreserve=, and warns of it.
-OLD_SYSTEMD = $(call once,OLD_SYSTEMD,$(shell pkg-config --atleast-version=254 libsystemd || echo 1))
+OLD_SYSTEMD = $(call once,OLD_SYSTEMD,$(shell $(PKG_CONFIG) --atleast-version=254 libsystemd || echo 1))
 install: all
 	$(quiet)install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/streamer share/streamerd share/doc/streamerd) \
 		$(DESTDIR)$(LIBDIR)/pkgconfig $(sort $(dir $(foreach f,$(SYSTEMD),$(DESTDIR)$(call unit_of,$f))))
@@ -483,6 +495,19 @@ uninstall: all
 	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd include/streamer) 2>/dev/null || :
 	@rm -rf $(STAGE)
 
+## deb          build the Debian packages (docs/packages.md) in $(BUILD)/deb. DEB_VERSION=version; ARCH=arm64: for another architecture
+DEB_VERSION ?=
+ARCH ?=
+deb: | $(BUILD)/deps-build $(BUILD)/deps-deb
+	@DEB_VERSION='$(DEB_VERSION)' ARCH='$(ARCH)' config/deb.sh $(BUILD) $(VERSION) $(COMMIT) -j$(shell nproc)
+
+## check-packages
+##              build the packages for Debian 12 and 13 in systems of their own; run lintian, autopkgtest, and install, upgrade
+##              and remove them in containers with systemd. Needs root and Debian's mirror. RELEASES="bookworm trixie"
+RELEASES ?= bookworm trixie
+check-packages: $(BUILD)/tests/integration/packages | $(BUILD)/deps-packages
+	@tests/packages.sh $(BUILD) $(VERSION) $(COMMIT) $(RELEASES)
+
 ## clean        remove all build directories
 clean:
 	rm -rf build build-*
@@ -493,10 +518,11 @@ help:
 	@echo
 	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
 	@echo '           PREFIX=/usr/local LIBDIR=PREFIX/lib UNITDIR=PREFIX/lib/systemd/system SYSCONFDIR=/etc DESTDIR= COMMIT='
+	@echo '           CROSS_COMPILE=aarch64-linux-gnu- EMULATOR=qemu-aarch64 (another architecture, with its libraries installed)'
 	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
 .PHONY: always all tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
-	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall clean help
+	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall deb check-packages clean help
 .SECONDARY:

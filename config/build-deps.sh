@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, guard, fuzz, lint, python, wheel)
-# and installs them through apt. DEPS=0 never installs. It checks for libraries and commands; for a missing one it
-# installs the first of the alternative package names that apt knows, because names differ between Debian and Ubuntu.
+# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, guard, fuzz, lint, python, wheel, deb,
+# packages) and installs them through apt. DEPS=0 never installs. It checks for libraries and commands, those for which $CC and
+# $PKG_CONFIG build; for a missing one it installs the first of the alternative package names that apt knows, because names differ
+# between Debian and Ubuntu.
 #
 # The set `servers` is optional: `make check` does without, and tests skip what needs a missing server. Services of an installed package are
 # neither started nor enabled; tests start their own.
@@ -14,7 +15,7 @@ table() {
         case $1 in
         build) echo "
 command:cc                  gcc
-file:/usr/include/stdio.h   libc6-dev
+header:stdio.h              libc6-dev
 command:pkg-config          pkg-config pkgconf
 library:libuv               libuv1-dev
 library:libcurl             libcurl4-openssl-dev
@@ -69,6 +70,14 @@ command:setpriv             util-linux" ;;
         wheel) echo "
 command:dpkg-source         dpkg-dev
 command:make                make" ;;
+        deb) echo "
+command:dpkg-buildpackage   dpkg-dev
+command:dh                  debhelper
+command:dh_python3          dh-python
+file:/usr/share/pkgconfig/systemd.pc           systemd-dev systemd" ;;
+        packages) echo "
+command:debootstrap         debootstrap
+command:systemd-nspawn      systemd-container" ;;
         fuzz) echo "
 command:clang-14,clang-18,clang                clang-14 clang-18 clang
 archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;
@@ -91,7 +100,8 @@ there() {
                 file) [ -e "$name" ] && return ;;
                 command) command -v "$name" >/dev/null && return ;;
                 python) /usr/bin/python3 -c "import $name" 2>/dev/null && return ;;
-                library) pkg-config --exists "$name" 2>/dev/null && return ;;
+                header) echo "#include <$name>" | ${CC:-cc} -E - >/dev/null 2>&1 && return ;;
+                library) ${PKG_CONFIG:-pkg-config} --exists "$name" 2>/dev/null && return ;;
                 archive) ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt."$name"-*.a >/dev/null 2>&1 && return ;;
                 esac
         done

@@ -29,6 +29,7 @@ make=("${MAKE:-make}" --no-print-directory)
 stage soak "${make[@]}" soak
 stage fuzz "${make[@]}" fuzz "FUZZ_SECONDS=$FUZZ_SECONDS"
 stage vllm "${make[@]}" check-vllm
+stage packages "${make[@]}" check-packages
 stage mutants "${make[@]}" mutate "$@"
 stage coverage "${make[@]}" coverage
 
