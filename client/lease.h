@@ -107,11 +107,22 @@ void lease_mark_lost(struct streamer_lease *lease);
 /* Lock held: the lease was revoked while the connection was lost. */
 void lease_revoke(struct streamer_lease *lease);
 
+/* The tensor of a record, once it has arrived; and the record of a name. */
+int tensor_get(const struct streamer_lease *lease, uint64_t i, streamer_tensor *tensor);
+int tensor_number(const struct streamer_lease *lease, const char *name, uint64_t *i);
+
 /* A tensor of the caller's version, which lies in a segment of this lease. */
 int tensor_copy(const struct streamer_lease *lease, const char *call, streamer_tensor *to, const streamer_tensor *from);
 
 /* Lock held: a tensor arrived that streamer_tensor_next() has not returned. */
 bool lease_has_arrivals(const struct streamer_lease *lease);
+
+/* How many tensors have arrived, and the record of the one at a position below that, in order of arrival. */
+uint64_t lease_n_arrived(const struct streamer_lease *lease);
+int lease_arrival_get(const struct streamer_lease *lease, uint64_t position, uint64_t *i);
+
+/* 0: more than `seen` have arrived; or as streamer_tensor_next(), which does not return these `seen` any more. */
+int lease_await(struct streamer_lease *lease, uint64_t seen, int timeout_ms);
 
 /* 0, STREAMER_EFORK, or STREAMER_ELOST if its memory was freed. */
 int lease_check(const struct streamer_lease *lease);

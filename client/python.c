@@ -10,8 +10,11 @@
  */
 #include "client/python.h"
 
+#include "client/args.h"
 #include "client/dlpack.h"
 #include "client/fault.h"
+#include "client/lease.h"
+#include "client/util.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -20,6 +23,14 @@ extern PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructo
 extern void *PyCapsule_GetPointer(PyObject *capsule, const char *name) __attribute__((weak));
 extern PyObject *Py_BuildValue(const char *format, ...) __attribute__((weak));
 extern int PyCapsule_IsValid(PyObject *capsule, const char *name) __attribute__((weak));
+extern PyObject *PyList_New(ssize_t n) __attribute__((weak));
+extern int PyList_SetItem(PyObject *list, ssize_t i, PyObject *item) __attribute__((weak));
+extern PyObject *PyTuple_New(ssize_t n) __attribute__((weak));
+extern int PyTuple_SetItem(PyObject *tuple, ssize_t i, PyObject *item) __attribute__((weak));
+extern PyObject *PyUnicode_DecodeUTF8(const char *text, ssize_t len, const char *errors) __attribute__((weak));
+extern PyObject *PyUnicode_InternFromString(const char *text) __attribute__((weak));
+extern PyObject *PyLong_FromUnsignedLongLong(unsigned long long value) __attribute__((weak));
+extern void Py_DecRef(PyObject *object) __attribute__((weak));
 
 /* ctypes expects an object, or an exception that is set. */
 static PyObject *none(void)
@@ -95,6 +106,146 @@ void streamer_python_abort(streamer_publication **publication)
         streamer_publish_abort(aborted);
 }
 
+/* ---- rows ----
+ *
+ * One call for each tensor costs some microseconds, of which a batch takes all but a few hundred nanoseconds. */
+
+static int check_interpreter(void)
+{
+        return PyCapsule_New && PyCapsule_GetPointer && PyCapsule_IsValid && PyList_New && PyList_SetItem &&
+                               PyTuple_New && PyTuple_SetItem && PyUnicode_DecodeUTF8 && PyUnicode_InternFromString &&
+                               PyLong_FromUnsignedLongLong && Py_DecRef
+                       ? 0
+                       : fault_set(NULL, STREAMER_EUNSUPPORTED, "the process has no Python interpreter");
+}
+
+static PyObject *discard(PyObject *object)
+{
+        if (object)
+                Py_DecRef(object);
+        return NULL;
+}
+
+/* Of items that were made for it, some of which may be NULL: then there is no memory. */
+static PyObject *tuple_of_consume(PyObject *const *items, size_t n)
+{
+        PyObject *tuple = PyTuple_New((ssize_t)n);
+        bool whole = tuple != NULL;
+        for (size_t i = 0; i < n; i++) {
+                whole = whole && items[i];
+                if (tuple && items[i])
+                        PyTuple_SetItem(tuple, (ssize_t)i, items[i]);
+                else
+                        discard(items[i]);
+        }
+        return whole ? tuple : discard(tuple);
+}
+
+static PyObject *shape_of(const streamer_tensor *t)
+{
+        PyObject *shape = PyTuple_New((ssize_t)t->rank);
+        for (uint32_t i = 0; shape && i < t->rank; i++) {
+                PyObject *n = PyLong_FromUnsignedLongLong(t->shape[i]);
+                if (n)
+                        PyTuple_SetItem(shape, (ssize_t)i, n);
+                else
+                        shape = discard(shape);
+        }
+        return shape;
+}
+
+static PyObject *digest_of(const streamer_tensor *t)
+{
+        static const char digits[] = "0123456789abcdef";
+        char text[2 * sizeof(t->digest)];
+        for (size_t i = 0; i < sizeof(t->digest); i++) {
+                text[2 * i] = digits[t->digest[i] >> 4];
+                text[2 * i + 1] = digits[t->digest[i] & 15];
+        }
+        return PyUnicode_DecodeUTF8(text, sizeof(text), NULL);
+}
+
+/* NULL: *code is the error, or 0, and the exception is the interpreter's. */
+static PyObject *row_of(streamer_lease *lease, uint64_t i, int *code)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        *code = tensor_get(lease, i, &t);
+        if (*code != 0)
+                return NULL;
+        PyObject *const items[] = {PyUnicode_DecodeUTF8(t.name, (ssize_t)strlen(t.name), NULL),
+                                   PyUnicode_InternFromString(t.dtype_name),
+                                   shape_of(&t),
+                                   PyLong_FromUnsignedLongLong(t.bytes),
+                                   digest_of(&t),
+                                   PyLong_FromUnsignedLongLong(t.segment),
+                                   PyLong_FromUnsignedLongLong(t.offset),
+                                   PyLong_FromUnsignedLongLong(i)};
+        return tuple_of_consume(items, sizeof(items) / sizeof(items[0]));
+}
+
+/* A list of n items, which make() makes. */
+static PyObject *list_of(streamer_lease *lease, uint64_t first, uint64_t n,
+                         PyObject *(*make)(streamer_lease *lease, uint64_t i, int *code), int *code)
+{
+        PyObject *list = PyList_New((ssize_t)n);
+        for (uint64_t i = 0; list && i < n; i++) {
+                PyObject *item = make(lease, first + i, code);
+                if (item)
+                        PyList_SetItem(list, (ssize_t)i, item);
+                else
+                        list = discard(list);
+        }
+        return list || *code == 0 ? list : none();
+}
+
+static PyObject *arrived_row_of(streamer_lease *lease, uint64_t position, int *code)
+{
+        uint64_t i;
+        *code = lease_arrival_get(lease, position, &i);
+        return *code == 0 ? row_of(lease, i, code) : NULL;
+}
+
+static PyObject *name_of(streamer_lease *lease, uint64_t i, int *code)
+{
+        const char *name;
+        *code = streamer_tensor_name(lease, i, &name);
+        return *code == 0 ? PyUnicode_DecodeUTF8(name, (ssize_t)strlen(name), NULL) : NULL;
+}
+
+PyObject *streamer_python_names(streamer_lease *lease, int *code)
+{
+        *code = check_interpreter() ?: args_lease(lease, "python_names");
+        return *code == 0 ? list_of(lease, 0, lease->manifest.header->n_records, name_of, code) : none();
+}
+
+PyObject *streamer_python_rows(streamer_lease *lease, size_t first, size_t n, int by_arrival, int *code)
+{
+        *code = check_interpreter() ?: args_lease(lease, "python_rows");
+        if (*code != 0)
+                return none();
+        uint64_t end = by_arrival ? lease_n_arrived(lease) : lease->manifest.header->n_records;
+        uint64_t left = first < end ? end - first : 0;
+        return list_of(lease, first, n < left ? n : left, by_arrival ? arrived_row_of : row_of, code);
+}
+
+PyObject *streamer_python_find(streamer_lease *lease, const char *name, int *code)
+{
+        uint64_t i = 0;
+        *code = check_interpreter() ?: args_lease(lease, "python_find") ?: tensor_number(lease, name, &i);
+        PyObject *row = *code == 0 ? row_of(lease, i, code) : NULL;
+        return row || *code == 0 ? row : none();
+}
+
+int streamer_python_await(streamer_lease *lease, size_t seen, int timeout_ms)
+{
+        return args_lease(lease, "python_await") ?: lease_await(lease, seen, timeout_ms);
+}
+
+size_t streamer_python_arrived(streamer_lease *lease)
+{
+        return args_lease(lease, "python_arrived") == 0 ? (size_t)lease_n_arrived(lease) : 0;
+}
+
 /* ---- DLPack ---- */
 
 #define VERSIONED "dltensor_versioned"
@@ -126,11 +277,11 @@ static PyObject *capsule_of_consume(void *object, unsigned flags)
         return NULL;
 }
 
-static int check_interpreter(void)
+PyObject *streamer_python_view(streamer_lease *lease, size_t number, unsigned flags, int *code)
 {
-        return PyCapsule_New && PyCapsule_GetPointer && PyCapsule_IsValid
-                       ? 0
-                       : fault_set(NULL, STREAMER_EUNSUPPORTED, "the process has no Python interpreter");
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        *code = streamer_tensor_get(lease, number, &t);
+        return *code == 0 ? streamer_python_tensor(lease, &t, flags, code) : none();
 }
 
 PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags, int *code)

@@ -19,6 +19,26 @@ STREAMER_API int streamer_python_commit(streamer_publication **publication, stre
 /* As streamer_publish_abort(), at once. */
 STREAMER_API void streamer_python_abort(streamer_publication **publication);
 
+/* The names of all tensors, in byte order; None: *code is the error. */
+STREAMER_API PyObject *streamer_python_names(streamer_lease *lease, int *code);
+
+/* Rows, each (name, dtype, shape, bytes, digest, segment, offset, number), where number is the tensor's place in byte
+ * order of the names: a list of up to n, from the place `first` in that order or in order of arrival. None: *code is the
+ * error, STREAMER_EBUSY if one has not arrived; in order of arrival the list ends there. */
+STREAMER_API PyObject *streamer_python_rows(streamer_lease *lease, size_t first, size_t n, int by_arrival, int *code);
+
+/* The row of a tensor; None: *code is the error. */
+STREAMER_API PyObject *streamer_python_find(streamer_lease *lease, const char *name, int *code);
+
+/* 0: more than `seen` tensors have arrived; else as streamer_tensor_next(). Called without the interpreter's lock. */
+STREAMER_API int streamer_python_await(streamer_lease *lease, size_t seen, int timeout_ms);
+
+/* How many have arrived. */
+STREAMER_API size_t streamer_python_arrived(streamer_lease *lease);
+
+/* streamer_python_tensor() of the tensor with this number. */
+STREAMER_API PyObject *streamer_python_view(streamer_lease *lease, size_t number, unsigned flags, int *code);
+
 /* As streamer_tensor_dlpack() and streamer_segment_dlpack(), in a capsule; None: *code is the error. */
 STREAMER_API PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags,
                                               int *code);

@@ -9,6 +9,7 @@
 #include "client/args.h"
 #include "client/lease.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <inttypes.h>
 
@@ -48,6 +49,8 @@ static int fill(const struct streamer_lease *lease, uint64_t i, streamer_tensor 
 
 /* ---- arrival ---- */
 
+#define NO_SUCH_ENTRY "arrival log: no tensor has the number %u"
+
 static uint64_t log_count(const struct streamer_lease *lease)
 {
         return __atomic_load_n(&lease->arrival.header->count, __ATOMIC_ACQUIRE);
@@ -62,7 +65,7 @@ static int read_log(struct streamer_lease *lease)
         for (; lease->arrival.n_seen < count; lease->arrival.n_seen++) {
                 uint32_t i = lease->arrival.log[lease->arrival.n_seen];
                 if (i >= n)
-                        return fail(lease->client, STREAMER_ECORRUPT, "arrival log: no tensor has the number %u", i);
+                        return fail(lease->client, STREAMER_ECORRUPT, NO_SUCH_ENTRY, i);
                 lease->arrival.seen[i / 8] |= (unsigned char)(1u << i % 8);
         }
         if (count == n)
@@ -114,7 +117,7 @@ int streamer_tensor_name(const streamer_lease *lease, size_t i, const char **nam
         return 0;
 }
 
-static int get(const streamer_lease *lease, uint64_t i, streamer_tensor *tensor)
+int tensor_get(const struct streamer_lease *lease, uint64_t i, streamer_tensor *tensor)
 {
         return check_arrived(mutable(lease), i) ?: fill(lease, i, tensor);
 }
@@ -124,23 +127,29 @@ int streamer_tensor_get(const streamer_lease *lease, size_t i, streamer_tensor *
         int rc = args_lease(lease, "tensor_get") ?: args_out(lease->client, "tensor_get", "tensor", tensor);
         if (rc == 0 && i >= lease->manifest.header->n_records)
                 rc = fail(lease->client, STREAMER_ENOENT, "no such tensor: %zu", i);
-        return rc ?: get(lease, i, tensor);
+        return rc ?: tensor_get(lease, i, tensor);
+}
+
+int tensor_number(const struct streamer_lease *lease, const char *name, uint64_t *i)
+{
+        const char *why;
+        int64_t found = manifest_find(&lease->manifest, name, strlen(name), &why);
+        if (found == -2)
+                return fail(lease->client, STREAMER_ECORRUPT, "manifest: %s", why);
+        if (found < 0)
+                return fail(lease->client, STREAMER_ENOENT, "no such tensor: '%s'", name);
+        *i = (uint64_t)found;
+        return 0;
 }
 
 int streamer_tensor_find(const streamer_lease *lease, const char *name, streamer_tensor *tensor)
 {
-        const char *why;
+        uint64_t i = 0;
         int rc = args_lease(lease, "tensor_find")
                          ?: args_pointer(lease->client, "tensor_find", "name", name)
-                         ?: args_out(lease->client, "tensor_find", "tensor", tensor);
-        if (rc != 0)
-                return rc;
-        int64_t i = manifest_find(&lease->manifest, name, strlen(name), &why);
-        if (i == -2)
-                return fail(lease->client, STREAMER_ECORRUPT, "manifest: %s", why);
-        if (i < 0)
-                return fail(lease->client, STREAMER_ENOENT, "no such tensor: '%s'", name);
-        return get(lease, (uint64_t)i, tensor);
+                         ?: args_out(lease->client, "tensor_find", "tensor", tensor)
+                         ?: tensor_number(lease, name, &i);
+        return rc ?: tensor_get(lease, i, tensor);
 }
 
 int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *tensor, uint64_t offset, void *to,
@@ -180,6 +189,21 @@ struct arrival_wait {
         uint64_t seen;
 };
 
+uint64_t lease_n_arrived(const struct streamer_lease *lease)
+{
+        uint64_t n = lease->manifest.header->n_records, count = lease->arrival.header ? log_count(lease) : n;
+        return count < n ? count : n;
+}
+
+int lease_arrival_get(const struct streamer_lease *lease, uint64_t position, uint64_t *i)
+{
+        require(position < lease_n_arrived(lease));
+        *i = lease->arrival.header ? lease->arrival.log[position] : position;
+        if (*i < lease->manifest.header->n_records)
+                return 0;
+        return fail(lease->client, STREAMER_ECORRUPT, NO_SUCH_ENTRY, (unsigned)*i);
+}
+
 bool lease_has_arrivals(const struct streamer_lease *lease)
 {
         return lease->arrival.header && log_count(lease) > lease->cursor;
@@ -189,7 +213,7 @@ bool lease_has_arrivals(const struct streamer_lease *lease)
 static bool has_arrival(const void *arg)
 {
         const struct arrival_wait *w = arg;
-        return w->lease->cursor != w->seen || log_count(w->lease) > w->seen || w->lease->state == LEASE_FAILED ||
+        return lease_n_arrived(w->lease) > w->seen || w->lease->state == LEASE_FAILED ||
                (w->lease->state == LEASE_READY && w->seen >= w->lease->manifest.header->n_records);
 }
 
@@ -198,9 +222,9 @@ static int failed(const struct streamer_lease *lease)
         return fail(lease->client, lease->code, "%s", lease->text ? lease->text : "the load failed");
 }
 
-/* Lock held: *i is the next record, or the end of it. After the last tensor the result is
+/* Lock held: more than `seen` tensors have arrived, or the end of it. After the last tensor the result is
  * STREAMER_EEND only if the daemon has found the source unchanged. */
-static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t *i)
+static int await_arrival(struct streamer_lease *lease, uint64_t seen, int64_t deadline)
 {
         for (;;) {
                 int rc = read_log(lease);
@@ -208,13 +232,11 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
                         return rc;
                 if (lease->state == LEASE_FAILED)
                         return failed(lease);
-                if (lease->cursor < lease->arrival.n_seen) {
-                        *i = lease->arrival.log[lease->cursor++];
+                if (seen < lease->arrival.n_seen)
                         return 0;
-                }
-                if (lease->state == LEASE_READY && lease->cursor == lease->manifest.header->n_records)
+                if (lease->state == LEASE_READY && seen >= lease->manifest.header->n_records)
                         return STREAMER_EEND;
-                struct arrival_wait wait = {lease, lease->cursor};
+                struct arrival_wait wait = {lease, seen};
                 rc = channel_wait(lease->client, has_arrival, &wait, deadline);
                 if (rc == STREAMER_ETIMEOUT)
                         return fail(lease->client, rc, "no tensor arrived in time");
@@ -229,6 +251,18 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
         }
 }
 
+/* Lock held: *i is the next record. Another thread may take one while this one waits. */
+static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t *i)
+{
+        int rc;
+        while ((rc = await_arrival(lease, lease->cursor, deadline)) == 0)
+                if (lease->cursor < lease->arrival.n_seen) {
+                        *i = lease->arrival.log[lease->cursor++];
+                        return 0;
+                }
+        return rc;
+}
+
 /* Lock held: a model that was ready has no order of arrival but the table's. */
 static int next_index(struct streamer_lease *lease, uint64_t *i)
 {
@@ -236,6 +270,27 @@ static int next_index(struct streamer_lease *lease, uint64_t *i)
                 return STREAMER_EEND;
         *i = lease->cursor++;
         return 0;
+}
+
+/* Lock held: after a look that ended with `rc`. */
+static void drop_arrival_note(struct streamer_lease *lease, int rc)
+{
+        if (rc != 0 || (lease->state == LEASE_LOADING && !lease_has_arrivals(lease)))
+                readiness_drop(lease->client, &lease->arrival_note);
+}
+
+int lease_await(struct streamer_lease *lease, uint64_t seen, int timeout_ms)
+{
+        lock_scope(&lease->client->lock);
+        int rc = 0;
+        if (lease->cursor < seen && seen <= lease_n_arrived(lease))
+                lease->cursor = seen;
+        if (lease->arrival.header)
+                rc = await_arrival(lease, seen, deadline_in_ms(timeout_ms));
+        else if (seen >= lease->manifest.header->n_records)
+                rc = STREAMER_EEND;
+        drop_arrival_note(lease, rc);
+        return rc;
 }
 
 int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor)
@@ -249,8 +304,7 @@ int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor 
                 rc = next_arrival(lease, deadline_in_ms(timeout_ms), &i);
         else
                 rc = next_index(lease, &i);
-        if (rc != 0 || (lease->state == LEASE_LOADING && !lease_has_arrivals(lease)))
-                readiness_drop(lease->client, &lease->arrival_note);
+        drop_arrival_note(lease, rc);
         pthread_mutex_unlock(&lease->client->lock);
         if (rc == STREAMER_EEND)
                 return fail(lease->client, rc, "no more tensors");

@@ -122,8 +122,12 @@ class AsyncModel(Model[T]):
         """As stream(): each tensor once, as (name, tensor), in order of arrival."""
         i = 0
         while await self._arrives_async(i):
-            yield self._pair(i)
-            i += 1
+            batch = self._batch(i)
+            i += len(batch)
+            batch.reverse()
+            while batch:
+                self._held()
+                yield batch.pop()
 
     async def _arrives_async(self, i: int) -> bool:
         """Whether there is a tensor i in order of arrival, once that is known."""
@@ -132,8 +136,7 @@ class AsyncModel(Model[T]):
 
     async def wait_async(self) -> None:
         """As wait(): returns when all tensors are in memory and the source did not change meanwhile."""
-        while await self._arrives_async(len(self._arrived)):
-            pass
+        await self._arrives_async(len(self))
 
 
 class Opening(Coroutine[Any, Any, AsyncModel[T]]):

@@ -35,7 +35,7 @@ def write_file(model: Model[Any], path: str, size: int | None = None) -> None:
         with open(part, "wb") as f:
             f.write(_header(model, names, size))
             for name in names:
-                lease, tensor = model._find(name)
+                lease, tensor = model._struct(name)
                 if tensor.bytes > 0:
                     f.write((ctypes.c_ubyte * tensor.bytes).from_address(tensor.data))
                 del lease  # until here: the memory is the lease's

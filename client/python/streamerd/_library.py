@@ -137,6 +137,10 @@ class Tensor(ctypes.Structure):
     ]
 
 
+# A tensor of a lease: name, dtype, shape, bytes, digest, segment, offset, number.
+Row = tuple[str, str, tuple[int, ...], int, str, int, int, int]
+
+
 class DLDataType(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
@@ -234,18 +238,21 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_metadata_count": (c_size_t, [c_void_p]),
     "streamer_metadata_get": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
     "streamer_tensor_count": (c_int, [c_void_p, POINTER(c_size_t)]),
-    "streamer_tensor_name": (c_int, [c_void_p, c_size_t, POINTER(c_char_p)]),
     "streamer_tensor_get": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
-    "streamer_tensor_find": (c_int, [c_void_p, c_char_p, POINTER(Tensor)]),
-    "streamer_tensor_next": (c_int, [c_void_p, c_int, POINTER(Tensor)]),
+    "streamer_python_await": (c_int, [c_void_p, c_size_t, c_int]),
+    "streamer_python_arrived": (c_size_t, [c_void_p]),
     "streamer_tensor_dlpack": (c_int, [c_void_p, POINTER(Tensor), c_uint, POINTER(c_void_p)]),
     "streamer_segment_dlpack": (c_int, [c_void_p, c_size_t, c_uint, POINTER(c_void_p)]),
     "streamer_fetch": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64)]),
 }
 
 
-# Called with the interpreter's lock held: they make capsules (client/python.c).
+# Called with the interpreter's lock held: they make objects (client/python.c).
 _PYTHON_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "streamer_python_names": (py_object, [c_void_p, POINTER(c_int)]),
+    "streamer_python_rows": (py_object, [c_void_p, c_size_t, c_size_t, c_int, POINTER(c_int)]),
+    "streamer_python_find": (py_object, [c_void_p, c_char_p, POINTER(c_int)]),
+    "streamer_python_view": (py_object, [c_void_p, c_size_t, c_uint, POINTER(c_int)]),
     "streamer_python_slot": (py_object, [c_uint, POINTER(c_void_p)]),
     "streamer_python_tensor": (py_object, [c_void_p, POINTER(Tensor), c_uint, POINTER(c_int)]),
     "streamer_python_segment": (py_object, [c_void_p, c_size_t, c_uint, POINTER(c_int)]),

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from ctypes import byref, c_char_p, c_size_t
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from ctypes import byref, c_char_p, c_int, c_size_t
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ._client import Client
-from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Tensor, failure, library, sized, text
+from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Row, Tensor, failure, library, sized, text
 from ._nearest import did_you_mean
 from ._option_values import seconds
 from ._progress import ProgressBar
@@ -112,10 +111,10 @@ class Model(Mapping[str, T]):
         self._op = op
         self._views = views
         self._bar = bar
-        self._arrived: list[Tensor] = []
-        self._next_tensor = sized(Tensor)
-        self._ended = False
-        self._lock = threading.Lock()
+        self._ended = False  # all tensors have arrived, and the source did not change
+        count = c_size_t()
+        client.check(self._library.streamer_tensor_count(lease.pointer, byref(count)))
+        self._count = count.value
         self.name: str = self._library.streamer_lease_model(lease.pointer).decode()
         self.generation: int = self._library.streamer_generation(lease.pointer)
 
@@ -160,41 +159,21 @@ class Model(Mapping[str, T]):
         if self._bar.visible and (op := self._op) is not None:
             self._bar.show_operation(op.pointer)
 
-    def _next(self, lease: Handle, slice_ms: int) -> bool:
-        """Waits for the next tensor, or for the end; False if there is neither yet. The lock is held.
-
-        A KeyboardInterrupt at any step neither loses nor repeats a tensor: the library fills the struct once, which
-        stays the next one until it is in the list.
-        """
-        if self._arrived and self._arrived[-1] is self._next_tensor:
-            self._next_tensor = sized(Tensor)
-        tensor, code = self._next_tensor, 0
-        if tensor.name is None:
-            code = self._library.streamer_tensor_next(lease.pointer, slice_ms, byref(tensor))
-        if code == 0:
-            self._arrived.append(tensor)
+    def _look(self, i: int, slice_ms: int) -> bool | None:
+        """Whether there is a tensor i in order of arrival; None if that is not known yet."""
+        lease = self._held()
+        if self._ended:
+            return i < self._count
+        code = self._library.streamer_python_await(lease.pointer, i, slice_ms)
+        if code in (0, E_TIMEOUT):
             self._show_progress()
-            return True
-        if code == E_TIMEOUT:
-            self._show_progress()
-            return False
+            return True if code == 0 else None
         self._bar.close()
         if code != E_END:
             raise failure(code, self._client.handle)
         self._ended = True
         self._op = None
-        return True
-
-    def _look(self, i: int, slice_ms: int) -> bool | None:
-        """Whether there is a tensor i in order of arrival; None if that is not known yet."""
-        lease = self._held()
-        with self._lock:
-            while i >= len(self._arrived):
-                if self._ended:
-                    return False
-                if not self._next(lease, slice_ms):
-                    return None
-        return True
+        return False
 
     def _arrives(self, i: int, deadline: float | None = None) -> bool:
         """As _look(), once it is known."""
@@ -203,10 +182,28 @@ class Model(Mapping[str, T]):
                 raise TimedOutError(f"{self.name}: not loaded in the given time; the load continues")
         return arrives
 
-    def _pair(self, i: int) -> tuple[str, T]:
-        lease = self._held()
-        tensor = self._arrived[i]
-        return tensor.name.decode(), self._views.view(self._client.handle, lease, tensor)
+    def _rows(self, lease: Handle, first: int, count: int, by_arrival: bool) -> list[Row]:
+        """Of the tensors from `first` on, in order of arrival or in byte order of their names."""
+        code = c_int()
+        rows: list[Row] = self._library.streamer_python_rows(lease.pointer, first, count, by_arrival, byref(code))
+        self._client.check(code.value)
+        return rows
+
+    def _pairs(self, lease: Handle, rows: list[Row]) -> list[tuple[str, T]]:
+        """Until the first one that cannot be made, which is reported in its turn."""
+        views, client = self._views, self._client.handle
+        try:
+            return list(zip([row[0] for row in rows], views.views(client, lease, rows)))
+        except Error:
+            pairs: list[tuple[str, T]] = []
+            for row in rows:
+                try:
+                    pairs.append((row[0], views.views(client, lease, [row])[0]))
+                except Error:
+                    if not pairs:
+                        raise
+                    break
+            return pairs
 
     def wait(self, timeout: float | str | None = None) -> None:
         """Returns when all tensors are in memory and the source did not change meanwhile.
@@ -220,25 +217,31 @@ class Model(Mapping[str, T]):
         """
         limit = seconds("timeout", timeout)
         deadline = None if limit is None else time.monotonic() + limit
-        while self._arrives(len(self._arrived), deadline):
-            pass
+        self._arrives(self._count, deadline)
 
-    def _find(self, name: str) -> tuple[Handle, Tensor]:
+    def _find(self, name: str) -> tuple[Handle, Row]:
         """Waits for a tensor by name."""
         if not isinstance(name, str):
             raise TypeError(f"{self.name}: a tensor is named by a str, not by {name!r}")
+        code = c_int()
         while True:
             lease = self._held()
-            seen = len(self._arrived)
-            tensor = sized(Tensor)
-            code = self._library.streamer_tensor_find(lease.pointer, _utf8(name), byref(tensor))
-            if code == 0:
-                return lease, tensor
-            if code == E_NOENT:
+            seen = self._library.streamer_python_arrived(lease.pointer)
+            row: Row = self._library.streamer_python_find(lease.pointer, _utf8(name), byref(code))
+            if code.value == 0:
+                return lease, row
+            if code.value == E_NOENT:
                 raise TensorNotFoundError(f"{self.name}: there is no tensor {name!r}{did_you_mean(name, self)}")
-            if code != E_BUSY:
-                raise failure(code, self._client.handle)
+            if code.value != E_BUSY:
+                raise failure(code.value, self._client.handle)
             self._arrives(seen)
+
+    def _struct(self, name: str) -> tuple[Handle, Tensor]:
+        """As the library has it, with its address."""
+        lease, row = self._find(name)
+        tensor = sized(Tensor)
+        self._client.check(self._library.streamer_tensor_get(lease.pointer, row[7], byref(tensor)))
+        return lease, tensor
 
     # ---- tensors ----
 
@@ -263,21 +266,12 @@ class Model(Mapping[str, T]):
         A consumer that copies each tensor evicts this code and its data from the processor's caches: made one by one,
         views would take twenty times as long.
         """
-        try:
-            self._look(first + _BATCH, 0)
-        except Error:
-            pass  # a failed load is reported in its turn
-        batch = [self._pair(first)]
-        for i in range(first + 1, min(len(self._arrived), first + _BATCH)):
-            try:
-                batch.append(self._pair(i))
-            except Error:
-                break  # reported in its turn
-        return batch
+        lease = self._held()
+        return self._pairs(lease, self._rows(lease, first, _BATCH, True))
 
     def __getitem__(self, name: str) -> T:
-        lease, tensor = self._find(name)
-        return self._views.view(self._client.handle, lease, tensor)
+        lease, row = self._find(name)
+        return self._views.views(self._client.handle, lease, [row])[0]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The tensor, once it has arrived; `default` if there is none of this name."""
@@ -298,57 +292,70 @@ class Model(Mapping[str, T]):
 
     def raw(self, name: str) -> T:
         """A tensor's bytes in one dimension of uint8: for dtypes that the framework does not have."""
-        lease, tensor = self._find(name)
-        return self._views.raw(self._client.handle, lease, tensor)
+        lease, row = self._find(name)
+        return self._views.raw(self._client.handle, lease, row)
 
     def info(self, name: str) -> TensorInfo:
         """A tensor's dtype, shape, size and digest, once it has arrived."""
-        lease, tensor = self._find(name)
-        return _info(tensor)
+        return _info(self._find(name)[1])
 
     def infos(self) -> list[TensorInfo]:
         """Of all tensors, in byte order of their names. Waits until the model is loaded."""
         self.wait()
-        lease = self._held()
-        infos = [_info(tensor) for tensor in self._arrived]
-        del lease  # until here: the strings are the lease's
-        return sorted(infos, key=lambda info: info.name.encode())
-
-    def _names(self) -> list[str]:
-        """In byte order."""
-        count = len(self)
-        lease = self._held()
-        name = c_char_p()
-        names = []
-        for i in range(count):
-            self._client.check(self._library.streamer_tensor_name(lease.pointer, i, byref(name)))
-            names.append((name.value or b"").decode())
-        return names
+        return [_info(row) for row in self._rows(self._held(), 0, self._count, False)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
+        code = c_int()
+        lease = self._held()
+        names: list[str] = self._library.streamer_python_names(lease.pointer, byref(code))  # in byte order
+        self._client.check(code.value)
+        return iter(names)
+
+    def items(self) -> ItemsView[str, T]:
+        """The names and the tensors, in byte order of the names, each once it has arrived."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[T]:
+        """The tensors, in byte order of their names, each once it has arrived."""
+        return _Values(self)
+
+    def _is_loaded(self) -> bool:
+        try:
+            return self._look(self._count, 0) is False
+        except Error:
+            return False  # reported in its turn
+
+    def _sorted_pairs(self) -> Iterator[tuple[str, T]]:
+        i, loaded = 0, self._is_loaded()
+        while loaded and i < self._count:
+            lease = self._held()
+            batch = self._pairs(lease, self._rows(lease, i, _BATCH, False))
+            i += len(batch)
+            batch.reverse()
+            while batch:
+                self._held()
+                yield batch.pop()
+        if not loaded:
+            for name in self:
+                yield name, self[name]
 
     def names_by_offset(self) -> list[str]:
         """The names in the order of the tensors' places in memory, which is that of the file. Waits until the model is
         loaded."""
         self.wait()
-        lease = self._held()
-        names = [tensor.name.decode() for tensor in sorted(self._arrived, key=_place)]
-        del lease  # until here: the strings are the lease's
-        return names
+        return [row[0] for row in sorted(self._rows(self._held(), 0, self._count, False), key=_place)]
 
     def __len__(self) -> int:
-        count = c_size_t()
-        lease = self._held()
-        self._client.check(self._library.streamer_tensor_count(lease.pointer, byref(count)))
-        return count.value
+        self._held()
+        return self._count
 
     def __contains__(self, name: object) -> bool:
         lease = self._held()
         if not isinstance(name, str) or "\0" in name:
             return False
-        code = self._library.streamer_tensor_find(lease.pointer, _utf8(name), byref(sized(Tensor)))
-        return code in (0, E_BUSY)
+        code = c_int()
+        self._library.streamer_python_find(lease.pointer, _utf8(name), byref(code))
+        return code.value in (0, E_BUSY)
 
     def __eq__(self, other: object) -> bool:
         return self is other  # not by contents, as mappings do: those would have to be loaded
@@ -408,18 +415,14 @@ class Model(Mapping[str, T]):
             return f"<streamerd.Model {self.name!r}, closed>"
         if self._pid != os.getpid():
             return f"<streamerd.Model {self.name!r}, opened by the parent process>"
-        count = len(self)
-        try:
-            self._look(count, 0)
-        except Error:
-            pass  # a failed load is reported to who waits for a tensor
-        rows = [
-            (i.name, i.dtype, str(list(i.shape)), size_text(i.nbytes)) for i in map(_info, self._arrived[:_REPR_ROWS])
-        ]
-        state = f"{count} tensors" if self._ended else f"{len(self._arrived)} of {count} tensors have arrived"
+        count = self._count
+        arrived = count if self._is_loaded() else self._library.streamer_python_arrived(lease.pointer)
+        infos = map(_info, self._rows(lease, 0, _REPR_ROWS, True))
+        rows = [(i.name, i.dtype, str(list(i.shape)), size_text(i.nbytes)) for i in infos]
+        state = f"{count} tensors" if self._ended else f"{arrived} of {count} tensors have arrived"
         head = f"streamerd.Model {self.name!r}, generation {self.generation}, {state}"
-        if len(self._arrived) > len(rows):
-            rows.append((f"... and {len(self._arrived) - len(rows)} more", "", "", ""))
+        if arrived > len(rows):
+            rows.append((f"... and {arrived - len(rows)} more", "", "", ""))
         return "\n".join([head, *_table(("TENSOR", "DTYPE", "SHAPE", "SIZE"), rows)])
 
 
@@ -428,19 +431,28 @@ def _utf8(name: str) -> bytes:
     return text(name.encode(errors="replace").decode())
 
 
-def _info(tensor: Tensor) -> TensorInfo:
-    """Copies what is borrowed from the lease."""
-    return TensorInfo(
-        tensor.name.decode(),
-        tensor.dtype_name.decode(),
-        tuple(tensor.shape[: tensor.rank]),
-        tensor.bytes,
-        bytes(tensor.digest).hex(),
-    )
+class _Items(ItemsView[str, T]):
+    """Iterates in batches: a look-up of each name takes several microseconds."""
+
+    _mapping: Model[T]
+
+    def __iter__(self) -> Iterator[tuple[str, T]]:
+        return self._mapping._sorted_pairs()
 
 
-def _place(tensor: Tensor) -> tuple[int, int, int]:
-    return tensor.segment, tensor.offset, tensor.bytes
+class _Values(ValuesView[T]):
+    _mapping: Model[T]
+
+    def __iter__(self) -> Iterator[T]:
+        return (tensor for _, tensor in self._mapping._sorted_pairs())
+
+
+def _info(row: Row) -> TensorInfo:
+    return TensorInfo(*row[:5])
+
+
+def _place(row: Row) -> tuple[int, int, int]:
+    return row[5], row[6], row[3]
 
 
 def size_text(size: int) -> str:

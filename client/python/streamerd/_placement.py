@@ -7,7 +7,7 @@ import re
 from typing import Any, TypeVar
 
 from ._client import connect, interruptibly, log_once
-from ._library import Handle, Tensor
+from ._library import Handle, Row, Tensor
 from ._open import device_name
 from ._views import Views
 from .errors import InvalidError
@@ -29,8 +29,12 @@ class Copies(Views[T]):
         view: Any = self._views.view(client, lease, tensor)
         return view.to(self._device)  # type: ignore[no-any-return]
 
-    def raw(self, client: Handle, lease: Handle, tensor: Tensor) -> T:
-        view: Any = self._views.raw(client, lease, tensor)
+    def views(self, client: Handle, lease: Handle, rows: list[Row]) -> list[T]:
+        views: list[Any] = self._views.views(client, lease, rows)
+        return [view.to(self._device) for view in views]
+
+    def raw(self, client: Handle, lease: Handle, row: Row) -> T:
+        view: Any = self._views.raw(client, lease, row)
         return view.to(self._device)  # type: ignore[no-any-return]
 
 

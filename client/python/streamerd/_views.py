@@ -16,6 +16,7 @@ from ._library import (
     DLManagedTensor,
     DLManagedTensorVersioned,
     Handle,
+    Row,
     Tensor,
     failure,
     library,
@@ -48,12 +49,13 @@ class Views(Generic[T]):
     def __init__(self, versioned: bool) -> None:
         lib = library()
         self._tensor_capsule = lib.streamer_python_tensor
+        self._view_capsule = lib.streamer_python_view
         self._segment_capsule = lib.streamer_python_segment
         self._struct: type[DLManagedTensor] | type[DLManagedTensorVersioned]
         self._struct = DLManagedTensorVersioned if versioned else DLManagedTensor
         self._capsule_name = b"dltensor_versioned" if versioned else b"dltensor"
         self._flags = 0 if versioned else DLPACK_UNVERSIONED
-        self._foreign: dict[bytes, Any] = {}  # dtypes that the framework does not take by DLPack, and its own types
+        self._foreign: dict[str, Any] = {}  # dtypes that the framework does not take by DLPack, and its own types
 
     def view(self, client: Handle, lease: Handle, tensor: Tensor) -> T:
         """The tensor, with its dtype and shape."""
@@ -61,36 +63,52 @@ class Views(Generic[T]):
         capsule = self._tensor_capsule(lease.pointer, byref(tensor), self._flags, byref(code))
         if code.value != 0:
             raise failure(code.value, client)
-        if tensor.dtype_name not in self._foreign:
+        return self._view_of(capsule, tensor.name.decode(), tensor.dtype_name.decode())
+
+    def views(self, client: Handle, lease: Handle, rows: list[Row]) -> list[T]:
+        """The tensors, with their dtypes and shapes."""
+        code = c_int()
+        views = []
+        for name, dtype, _shape, _bytes, _digest, _segment, _offset, number in rows:
+            capsule = self._view_capsule(lease.pointer, number, self._flags, byref(code))
+            if code.value != 0:
+                raise failure(code.value, client)
+            views.append(self._view_of(capsule, name, dtype))
+        return views
+
+    def raw(self, client: Handle, lease: Handle, row: Row) -> T:
+        """A tensor's bytes, in one dimension of uint8."""
+        segment: Any = self._segment(client, lease, row[5])
+        return segment[row[6] : row[6] + row[3]]  # type: ignore[no-any-return]
+
+    def _segment(self, client: Handle, lease: Handle, number: int) -> T:
+        code = c_int()
+        capsule = self._segment_capsule(lease.pointer, number, self._flags, byref(code))
+        if code.value != 0:
+            raise failure(code.value, client)
+        return self._take(capsule)  # type: ignore[no-any-return]
+
+    def _view_of(self, capsule: object, name: str, dtype: str) -> T:
+        if dtype not in self._foreign:
             try:
                 return self._take(capsule)  # type: ignore[no-any-return]
             except (BufferError, RuntimeError, TypeError, ValueError) as e:
-                self._foreign[tensor.dtype_name] = self._find_dtype(tensor, e)
+                self._foreign[dtype] = self._find_dtype(name, dtype, e)
         self._as_integers(capsule)
-        return self._view_as(self._take(capsule), self._foreign[tensor.dtype_name])
-
-    def raw(self, client: Handle, lease: Handle, tensor: Tensor) -> T:
-        """The tensor's bytes, in one dimension of uint8."""
-        code = c_int()
-        capsule = self._segment_capsule(lease.pointer, tensor.segment, self._flags, byref(code))
-        if code.value != 0:
-            raise failure(code.value, client)
-        segment: Any = self._take(capsule)
-        return segment[tensor.offset : tensor.offset + tensor.bytes]  # type: ignore[no-any-return]
+        return self._view_as(self._take(capsule), self._foreign[dtype])
 
     def _as_integers(self, capsule: object) -> None:
         dtype = self._struct.from_address(_capsule_pointer(capsule, self._capsule_name)).tensor.dtype
         dtype.code, dtype.bits, dtype.lanes = _DL_UINT, dtype.bits * dtype.lanes, 1
 
-    def _find_dtype(self, tensor: Tensor, refused: Exception) -> Any:
-        name = tensor.dtype_name.decode()
-        what = f"{tensor.name.decode()}: {self.framework} cannot represent {name}"
+    def _find_dtype(self, name: str, dtype: str, refused: object) -> Any:
+        what = f"{name}: {self.framework} cannot represent {dtype}"
         try:
-            return self._dtype(name)
+            return self._dtype(dtype)
         except ImportError:
             raise UnsupportedError(f"{what}: install {self._advice}; raw() gives its bytes") from None
         except (AttributeError, KeyError):
-            torch_has_it = name in _TORCH_DTYPES and self.framework != "torch"
+            torch_has_it = dtype in _TORCH_DTYPES and self.framework != "torch"
             why = ": use framework='torch'" if torch_has_it else f" ({refused})"
             raise UnsupportedError(f"{what}{why}; raw() gives its bytes") from None
 
@@ -146,8 +164,28 @@ class _Exporter:
         return 1, 0
 
 
+_NUMPY_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "F16": "float16",
+    "U32": "uint32",
+    "I32": "int32",
+    "F32": "float32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+
+
 class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
-    """Arrays of the host device, flagged read-only. dtypes that numpy lacks come from ml_dtypes if it is installed."""
+    """Arrays of the host device, flagged read-only. dtypes that numpy lacks come from ml_dtypes if it is installed.
+
+    An array is a part of one of its segment: numpy takes more than a microsecond to take an array by DLPack.
+    """
 
     framework = "numpy"
     _advice = "ml_dtypes, or use framework='torch'"
@@ -159,19 +197,39 @@ class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
         super().__init__(versioned=version >= (2, 1))
         self._from_dlpack = numpy.from_dlpack
         self._take = self._take_array
+        self._array = numpy.ndarray
+        self._dtypes = {name: numpy.dtype(own) for name, own in _NUMPY_DTYPES.items()}
+        self._empty = numpy.empty(0, numpy.uint8)
+        self._empty.flags.writeable = False
 
     def _take_array(self, capsule: object) -> numpy.ndarray[Any, Any]:
         array = self._from_dlpack(_Exporter(capsule))
         array.flags.writeable = False
         return array
 
+    def views(self, client: Handle, lease: Handle, rows: list[Row]) -> list[numpy.ndarray[Any, Any]]:
+        array, dtypes, empty = self._array, self._dtypes, self._empty
+        segments: dict[int, numpy.ndarray[Any, Any]] = {}
+        views = []
+        for name, dtype, shape, size, _digest, segment, offset, _number in rows:
+            if dtype not in dtypes:
+                dtypes[dtype] = self._find_dtype(name, dtype, "numpy has no such dtype")
+            if size == 0:
+                views.append(array(shape, dtypes[dtype], empty))
+                continue
+            if segment not in segments:
+                segments[segment] = self._segment(client, lease, segment)
+            views.append(array(shape, dtypes[dtype], segments[segment], offset))
+        return views
+
     def _dtype(self, name: str) -> Any:
         known = _TORCH_DTYPES[name]
         if name == "F4":  # ml_dtypes has no packed pairs
             raise KeyError(name)
         import ml_dtypes
+        import numpy
 
-        return getattr(ml_dtypes, known)
+        return numpy.dtype(getattr(ml_dtypes, known))
 
 
 _FRAMEWORKS: dict[str, type[TorchViews] | type[NumpyViews]] = {

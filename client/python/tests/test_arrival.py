@@ -309,7 +309,7 @@ def test_an_error_is_of_the_call_that_failed(folder: Path, daemon: Daemon) -> No
         streamerd.open("m", socket="/no/such/socket")
     write(folder / "m.safetensors", [("odd", "F4", [4])])
     with streamerd.open(folder / "m.safetensors") as model:
-        tensor = model._find("odd")[1]
+        tensor = model._struct("odd")[1]
         tensor.rank = 0
         with pytest.raises(streamerd.UnsupportedError, match="last dimension of F4"):
             model._views.view(model._client.handle, model._held(), tensor)

@@ -66,3 +66,34 @@ def test_a_dtype_that_no_package_has_names_none(
             model["tensor.F6_E2M3"]
         with pytest.raises(streamerd.UnsupportedError, match="represent F4: use framework='torch'; raw"):
             model["tensor.F4"]
+
+
+def test_iteration_is_the_look_up_of_each_name(folder: Path, daemon: Daemon) -> None:
+    contents = write(folder / "m.safetensors", [*small(600), ("empty", "I64", [0, 2]), ("scalar", "F32", [])])
+    names = sorted(contents)
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        model.wait()
+        assert list(model) == list(model.keys()) == [name for name, _ in model.items()] == names
+        assert {name: array.tobytes() for name, array in model.items()} == contents
+        assert [array.tobytes() for array in model.values()] == [contents[name] for name in names]
+        assert {name: array.tobytes() for name, array in model.stream()} == contents
+        assert {info.name: info.nbytes for info in model.infos()} == {name: len(contents[name]) for name in names}
+        assert len(model.items()) == len(names) and ("scalar", 1) not in model.items()
+
+
+def test_iteration_makes_few_calls(folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the library for each tensor would take microseconds."""
+    write(folder / "m.safetensors", small(2000))
+    calls = [0]
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        model.wait()
+        library = model._library
+
+        class Counted:
+            def __getattr__(self, name: str) -> object:
+                calls[0] += 1
+                return getattr(library, name)
+
+        monkeypatch.setattr(model, "_library", Counted())
+        assert len(list(model.keys())) == len(list(model.items())) == len(model.state_dict()) == 2000
+        assert calls[0] < 50
