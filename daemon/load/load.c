@@ -206,8 +206,6 @@ static void begin_allocating(struct load *load)
 {
         loads_check_prefault(load->loads);
         load->refused = false;
-        load_each_open (t, load)
-                t->copy.segments = t->generation->segments;
         start_target_steps(load);
 }
 

@@ -171,6 +171,7 @@ struct load_target {
         uint64_t served;    /* TARGET_SERVES: the sequence of the generation, which a load that waits does not hold */
         struct read_target copy;
         struct table manifest; /* from the host cache, until it is the generation's */
+        struct table arrival;  /* the generation's, once that is ready */
         enum page_kind wrong;  /* pages whose bytes were not those that were read; PAGES_NONE */
         struct work step;      /* on the device's thread, or in its lane */
         struct error step_error;

@@ -149,6 +149,11 @@ void target_allocate(struct load_target *target)
         const uint64_t *sizes;
         size_t n = target_segments(target, &sizes);
         require(g->n_segments == 0 && n <= GENERATION_SEGMENTS);
+        if (generation_make_segments(g, n) < 0) {
+                error_no_memory(&target->step_error);
+                return;
+        }
+        target->copy.segments = g->segments;
         for (size_t i = 0; i < n; i++) {
                 if (g->device->ops->alloc(g->device, sizes[i], &g->segments[i], &target->step_error) < 0)
                         break;

@@ -18,8 +18,10 @@ void load_drop_tables(struct load *load)
                 source_notes_free(part->notes);
                 free(part->sha_steps);
         }
-        load_each_target (t, load)
+        load_each_target (t, load) {
                 table_drop(&t->manifest);
+                table_drop(&t->arrival);
+        }
         source_set_deinit(&load->opened);
         free(load->ranked);
 }
@@ -67,7 +69,7 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
         struct load_target *t = &load->targets[load->n_targets++];
         t->load = load;
         t->device = device;
-        t->manifest.fd = -1;
+        t->manifest.fd = t->arrival.fd = -1;
         t->part = part_for(load, device);
         t->part->targets[t->part->n_targets] = t;
         t->part->job.targets[t->part->n_targets++] = &t->copy;

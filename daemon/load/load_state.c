@@ -259,12 +259,16 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 if (state == LOAD_READY)
                         g->origin = load->cached ? ORIGIN_RESIDENT : part_origin(t->part);
                 g->stale = load->opened.stale;
-                if (state == LOAD_READY)
+                if (state == LOAD_READY) {
                         generation_ready(g);
-                else if (load->superseded)
+                        /* A worker frees the log with the load: clients that attached have descriptors of their own. */
+                        t->arrival = g->arrival;
+                        g->arrival = (struct table){.fd = -1};
+                } else if (load->superseded) {
                         generation_fail_unlisted(g, &load->error);
-                else
+                } else {
                         generation_fail(g, &load->error);
+                }
         }
         load_report(load);
         uint64_t number = ++load->loads->n_ended;

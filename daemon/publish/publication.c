@@ -372,6 +372,8 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                                  "%s: %" PRIu64 " bytes are needed, and %" PRIu64
                                  " are left of those that it began with",
                                  p->name, size, p->bytes - used);
+        if (generation_make_segments(g, g->n_segments + 1) < 0)
+                return error_no_memory(error);
         begin_request(p, PUBLICATION_ALLOCATING, done, context);
         g->segments[g->n_segments] = (struct segment){.size = size};
         p->in_flight++;

@@ -217,8 +217,8 @@ int resident_no_model(const struct resident *resident, const char *name, struct 
         const struct ended *ended = ended_find(&resident->ended, name, NULL);
         if (ended != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: no such model (%s%s%s)", name,
-                                 end_name(ended->reason.end), ended->reason.text[0] != '\0' ? ": " : "",
-                                 ended->reason.text);
+                                 end_name(ended->reason.end), ended->reason.text != NULL ? ": " : "",
+                                 ended->reason.text ?: "");
         return error_set(error, STREAMER_ENOENT, "%s: no such model", name);
 }
 
@@ -257,5 +257,7 @@ bool generation_is_idle(const struct generation *generation)
 uint64_t generation_arrived(const struct generation *g)
 {
         const struct arrival_header *log = g->arrival.map;
+        if (g->state == GENERATION_READY || generation_drains(g))
+                return g->n_tensors;
         return log == NULL ? 0 : __atomic_load_n(&log->count, __ATOMIC_ACQUIRE);
 }

@@ -206,8 +206,10 @@ void end_reason_set(struct end_reason *reason, enum end end, const char *format,
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        reason->end = end;
-        error_escape(reason->text, sizeof(reason->text), text);
+        char escaped[ENDED_TEXT];
+        error_escape(escaped, sizeof(escaped), text);
+        free(reason->text);
+        *reason = (struct end_reason){.end = end, .text = escaped[0] != '\0' ? strdup(escaped) : NULL};
 }
 
 static void add_ended(const struct generation *g, const struct model_name *name)
@@ -216,7 +218,10 @@ static void add_ended(const struct generation *g, const struct model_name *name)
         if (source_is_test(g->source))
                 return;
         struct ended *e = &ring->entries[ring->n++ % ENDED_MAX];
-        *e = (struct ended){.reason = g->end, .generation = g->number, .at_ns = now_ns(), .device = g->device->name};
+        end_reason_set(&e->reason, g->end.end, "%s", g->end.text ?: "");
+        e->generation = g->number;
+        e->at_ns = now_ns();
+        e->device = g->device->name;
         snprintf(e->name, sizeof(e->name), "%s", name->text);
 }
 
@@ -268,6 +273,9 @@ static struct generation *generation_free(struct generation *generation)
         disk_write_unref(generation->write);
         free(generation->pattern);
         free(generation->source);
+        free(generation->segments);
+        free(generation->error);
+        free(generation->end.text);
         free(generation);
         return NULL;
 }
@@ -332,6 +340,27 @@ void generation_used(struct generation *generation)
         list_each_item (struct generation, g, &generation->resident->generations, link)
                 if (generation_is_rank_of(generation, g))
                         g->last_used_ns = generation->last_used_ns;
+}
+
+int generation_make_segments(struct generation *generation, size_t n)
+{
+        require(n >= generation->n_segments && n <= GENERATION_SEGMENTS);
+        size_t room = n ?: 1; /* tensors without bytes are in a segment, too */
+        struct segment *segments = reallocarray(generation->segments, room, sizeof(*segments));
+        if (segments == NULL)
+                return STREAMER_ENOMEM;
+        memset(&segments[generation->n_segments], 0, (room - generation->n_segments) * sizeof(*segments));
+        generation->segments = segments;
+        return 0;
+}
+
+const struct error *generation_error(const struct generation *generation)
+{
+        static const struct error none = {.code = 0}, no_memory = {.code = STREAMER_ENOMEM,
+                                                                   .text = "no memory for the reason of a failure"};
+        if (generation->state != GENERATION_FAILED && generation->error == NULL)
+                return &none;
+        return generation->error ?: &no_memory;
 }
 
 void generation_release_segments(struct generation *generation)
@@ -492,7 +521,7 @@ void generation_drop_name(struct generation *generation, const char *text)
         require(name != NULL);
         remove_name(generation, name);
         if (!list_empty(&generation->names))
-                generation->end = (struct end_reason){.end = END_UNLOADED}; /* the reason was this name's */
+                end_reason_set(&generation->end, END_UNLOADED, "%s", ""); /* the reason was this name's */
 }
 
 void generation_drop_all(struct generation *generation)
@@ -593,7 +622,9 @@ static void fail(struct generation *generation, const struct error *error, bool 
         }
         generation_set_state(generation, GENERATION_FAILED);
         generation->dropped_ns = now_ns();
-        generation->error = *error;
+        generation->error = malloc(sizeof(*error));
+        if (generation->error != NULL)
+                *generation->error = *error;
         quota_discharge(&generation->model_charge);
         if (generation->charged == 0) /* it was granted no memory, or returned it */
                 quota_discharge(&generation->quota_charge);

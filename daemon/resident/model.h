@@ -72,9 +72,9 @@ const char *end_name(enum end end); /* "unloaded", ... */
 
 struct end_reason {
         enum end end;
-        char text[ENDED_TEXT]; /* printable; "by uid 1000"; may be empty */
+        char *text; /* printable; "by uid 1000"; NULL: none */
 };
-/* What is too long is cut. */
+/* What is too long is cut. Without memory it has no text. */
 void end_reason_set(struct end_reason *reason, enum end end, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 
@@ -158,10 +158,10 @@ struct generation {
 
         unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
         struct device *device;
-        struct segment segments[GENERATION_SEGMENTS];
+        struct segment *segments; /* generation_make_segments() */
         unsigned n_segments;
-        uint64_t charged; /* bytes taken from the device's budget */
-        struct table manifest, arrival;
+        uint64_t charged;               /* bytes taken from the device's budget */
+        struct table manifest, arrival; /* arrival: while it loads */
 
         uint64_t data_bytes, n_tensors;
         unsigned char digest[DIGEST_SIZE];
@@ -170,7 +170,7 @@ struct generation {
         bool stale;               /* its store could not be asked for the present version */
         struct disk_write *write; /* reads its memory for the disk cache, a reference; NULL: nothing does */
         struct stages stages;     /* of its load; zeroes where it was not read: restored, or from the host cache */
-        struct error error;       /* failed */
+        struct error *error;      /* generation_error() */
         struct end_reason end;    /* set before its names are removed */
 
         struct list leases;
@@ -348,6 +348,11 @@ void generation_drain_for(struct generation *generation, uint64_t timeout_ns);
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in
  * quarantine, until the leases end. */
 void generation_revoke(struct generation *generation);
+/* Makes `segments` this long, with zeroes behind those that it has; nothing else may use them meanwhile.
+ * STREAMER_ENOMEM. */
+int generation_make_segments(struct generation *generation, size_t n);
+/* What its load ended with; code 0: it has not failed. */
+const struct error *generation_error(const struct generation *generation);
 /* On the device's thread: gives the segments back, which n_segments still counts. */
 void generation_release_segments(struct generation *generation);
 /* Frees its device memory, and keeps its tables. */

@@ -252,7 +252,8 @@ void serves(const struct generation *g, const struct model *m)
         ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
         ck_assert_msg(manifest_open(&view, g->manifest.map, g->manifest.size, &why) == 0, "%s", why);
         ck_assert_uint_eq(view.header->n_records, m->n);
-        ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, m->n);
+        ck_assert_uint_eq(generation_arrived(g), m->n);
+        ck_assert(g->arrival.fd < 0 && g->arrival.map == NULL);
         for (uint64_t i = 0; i < m->n; i++)
                 record_equals(g, &view, i, m);
         hex_encode(got, g->digest, DIGEST_SIZE);
@@ -360,6 +361,6 @@ void failed_on(const char *device, const char *says)
 {
         struct generation *g = on(device, GENERATION_FAILED);
         ck_assert_msg(g != NULL, "has not failed on %s", device);
-        ck_assert_msg(strstr(g->error.text, says) != NULL, "%s", g->error.text);
+        ck_assert_msg(strstr(generation_error(g)->text, says) != NULL, "%s", generation_error(g)->text);
         ck_assert_ptr_null(on(device, GENERATION_READY));
 }

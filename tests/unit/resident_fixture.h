@@ -110,6 +110,7 @@ static inline struct generation *allocated(struct generation *g, uint64_t bytes)
 {
         struct error error = {0};
         charged(g, bytes);
+        ck_assert_int_eq(generation_make_segments(g, 1), 0);
         ck_assert_int_eq(g->device->ops->alloc(g->device, bytes, &g->segments[0], &error), 0);
         g->n_segments = 1;
         ck_assert_int_eq(host_table_new(&g->manifest, "m", 4096, &error), 0);

@@ -22,7 +22,7 @@ static int take_batch(struct poll_set *set)
         int n = epoll_wait(set->epoll, set->batch, BATCH, 0);
         for (int i = 0; i < n; i++) {
                 struct polled *polled = set->batch[i].data.ptr;
-                require(polled->events != 0 && polled->reported == NULL);
+                require(polled->reported == NULL);
                 polled->reported = &set->batch[i];
         }
         return n;
@@ -39,6 +39,8 @@ static void on_ready(uv_poll_t *poll, int status, int events)
                         if (polled == NULL) /* it was taken out */
                                 continue;
                         polled->reported = NULL;
+                        if (polled->events == 0) /* the kernel did not take it out */
+                                continue;
                         set->count++;
                         polled->ready(polled, set->batch[i].events);
                 }

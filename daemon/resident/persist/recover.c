@@ -210,6 +210,8 @@ static int adopt_segments(struct generation *g, struct inherited *segments, size
 {
         if (n != record->n_segments)
                 return error_set(error, STREAMER_ECORRUPT, "%zu of %zu segments are there", n, record->n_segments);
+        if (generation_make_segments(g, n) < 0)
+                return error_no_memory(error);
         for (unsigned i = 0; i < n; i++) {
                 if (segments[i].part != i + 1)
                         return error_set(error, STREAMER_ECORRUPT, "segment %u is not there", i);

@@ -254,7 +254,7 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
         if (writer->failed || len <= FRAME_HEADER || len - FRAME_HEADER > FRAME_MAX || n_fds > FRAME_FDS_MAX)
                 return false;
         frame_put_header(data, len - FRAME_HEADER);
-        if (conn->corked)
+        if (conn->corked && n_fds == 0) /* descriptors count when they are sent */
                 conn->held = conn->held || list_empty(&conn->out);
         else if (conn->held)
                 send_queued(conn);

@@ -24,8 +24,8 @@ static struct change state_of(const struct change_link *link)
                                .name = generation_name(g),
                                .device = g->device->name,
                                .state = generation_state_name(g->state),
-                               .code = g->error.code,
-                               .text = g->error.text};
+                               .code = generation_error(g)->code,
+                               .text = generation_error(g)->text};
 }
 
 void changes_deinit(struct changes *changes)
@@ -54,7 +54,8 @@ static void lose(const struct changes *changes, uint64_t number)
 
 static void add_removal(struct changes *changes, const struct generation *g, const char *name)
 {
-        size_t name_size = strlen(name) + 1, text_size = strlen(g->error.text) + 1;
+        const char *text = generation_error(g)->text;
+        size_t name_size = strlen(name) + 1, text_size = strlen(text) + 1;
         struct removal *removal = malloc(sizeof(*removal) + name_size + text_size);
         changes->last++;
         if (removal == NULL) {
@@ -73,7 +74,7 @@ static void add_removal(struct changes *changes, const struct generation *g, con
         removal->change.number = changes->last;
         removal->change.state = generation_state_name(GENERATION_UNLOADED);
         removal->change.name = memcpy(removal->texts, name, name_size);
-        removal->change.text = memcpy(removal->texts + name_size, g->error.text, text_size);
+        removal->change.text = memcpy(removal->texts + name_size, text, text_size);
         list_append(&changes->all, &removal->link.in_changes);
 }
 

@@ -216,8 +216,8 @@ static void send_arrivals(struct session *session, struct lease *lease)
                    kstr("state", !ended   ? "loading"
                                  : failed ? "failed"
                                           : "ready"),
-                   reply_digest(g), kif(failed, kstr("code", code_wire(g->error.code))),
-                   kif(failed, kstr("text", g->error.text)));
+                   reply_digest(g), kif(failed, kstr("code", code_wire(generation_error(g)->code))),
+                   kif(failed, kstr("text", generation_error(g)->text)));
 }
 
 static bool has_arrivals(const struct lease *lease)

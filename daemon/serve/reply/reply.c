@@ -50,7 +50,7 @@ static void write_member(struct writer *w, const void *data, size_t i)
                 kif(small > 0, ku64("small_page_bytes", small)), kstr("state", generation_listed_state(g)),
                 reply_digest(g), ku64("leases", g->n_leases), kbool("pinned", model_set_member_pinned(g)),
                 kif(g->n_ranks > 0, ku64("rank", g->rank)),
-                kif(g->state == GENERATION_FAILED, kstr("error", g->error.text)));
+                kif(g->state == GENERATION_FAILED, kstr("error", generation_error(g)->text)));
 }
 
 static void write_stages(struct writer *w, const void *data)
@@ -152,7 +152,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                       kif(g->stale, kbool("stale", true)),
                       kif(g->published != NULL, kcall("published", write_published, g)),
                       kif(g->encryption != NULL, kcall("encryption", reply_encryption, g->encryption)),
-                      kif(failed, kstr("error", resident ? g->error.text : desired->error.text)),
+                      kif(failed, kstr("error", resident ? generation_error(g)->text : desired->error.text)),
                       kif(tried, ku64("tries", desired->attempts)),
                       kif(tried && desired->retry_at_ns > 0,
                           ku64("retry_in_ns", desired->retry_at_ns > now ? desired->retry_at_ns - now : 1)),

@@ -119,7 +119,8 @@ static int explain_none(struct resident *resident, const struct req_attach *req,
                 return error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
         const struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
         if (failed != NULL)
-                return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+                return error_set(error, generation_error(failed)->code, "%s: %s", req->model,
+                                 generation_error(failed)->text);
         if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
         return resident_no_model(resident, req->model, error);

@@ -356,7 +356,7 @@ static int try_wait(struct session *session, const struct request *request, cons
         if (loading != NULL || (desired != NULL && !desired_failed(desired)))
                 return DEFERRED_WAITS;
         g = resident_on(resident, model, GENERATION_FAILED, NULL);
-        const struct error *why = g != NULL ? &g->error : desired != NULL ? &desired->error : NULL;
+        const struct error *why = g != NULL ? generation_error(g) : desired != NULL ? &desired->error : NULL;
         if (why == NULL)
                 return resident_no_model(resident, model, error);
         return error_set(error, why->code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s",

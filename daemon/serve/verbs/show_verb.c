@@ -89,7 +89,7 @@ int verb_show(struct session *session, struct request *request, struct error *er
         /* What has become of earlier models of this name. */
         for (const struct ended *e = NULL; req->ended && (e = ended_find(&resident->ended, req->model, e)) != NULL;)
                 items_add(&ended, ku64("generation", e->generation), kstr("device", e->device),
-                          kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text),
+                          kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text ?: ""),
                           ku64("age_ns", now_ns() - e->at_ns));
         if (g != NULL || !req->ended)
                 shown.desired = desired_find(&session->server->desired, req->model);

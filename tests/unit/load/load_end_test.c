@@ -226,7 +226,7 @@ TEST(a_failed_allocation_frees_the_others, .from = 1, .to = 5)
         ck_assert_int_eq(w.error.code, STREAMER_ENOMEM);
         core_until(loads_empty(&loads) && fake.device.used == 0);
         ck_assert_uint_eq(fake.freed, (unsigned)_i - 1);
-        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, w.error.text);
+        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error->text, w.error.text);
 }
 
 TEST(out_of_memory_during_reading_fails_the_load)

@@ -279,7 +279,7 @@ TEST(a_load_that_could_never_fit_fails_alone)
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
         ends(&w, LOAD_READY);
         ck_assert(is_on("m", "one"));
-        ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error.text, "does not fit"));
+        ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error->text, "does not fit"));
         TWO.device.budget = BUDGET;
 }
 
@@ -332,7 +332,7 @@ TEST(a_source_that_changes_during_the_wait_fails_the_load)
         release_reserved(1);
         ends(&w, LOAD_FAILED);
         serves_small(on("one", GENERATION_READY), 1);
-        ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error.text, "changed"));
+        ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error->text, "changed"));
 }
 
 /* ---- ranks ---- */

@@ -176,7 +176,7 @@ TEST(a_failure_replaces_the_one_before_it)
         failed(loading("m"), "first");
         failed(loading("m"), "second");
         core_until(list_length(&resident.generations) == 1);
-        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, "second");
+        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error->text, "second");
 }
 
 TEST(the_list_of_failed_loads_is_bounded)
@@ -388,4 +388,16 @@ TEST(a_name_is_found_among_very_many)
         ck_assert_ptr_null(resident_ready(&resident, "name"));
         generation_drop_all(g);
         ck_assert_ptr_null(resident_ready(&resident, "name 7"));
+}
+
+TEST(a_generation_takes_little_memory)
+{
+        ck_assert_uint_le(sizeof(struct generation) + sizeof(struct segment), 1536);
+        struct generation *g = loading("m");
+        ck_assert_ptr_null(g->segments);
+        ck_assert_int_eq(generation_error(g)->code, 0);
+        ck_assert_int_eq(generation_make_segments(g, 2), 0);
+        ck_assert_uint_eq(g->segments[1].size, 0);
+        generation_discard(g);
+        generation_put(g);
 }

@@ -50,6 +50,8 @@ static struct generation *full(const char *name)
 {
         snprintf(fakes[0].device.uuid, sizeof(fakes[0].device.uuid), "uuid-0");
         struct generation *g = loading_with(name, SEGMENT);
+        if (g->segments == NULL)
+                ck_assert_int_eq(generation_make_segments(g, 1), 0);
         g->segments[0].pages = PAGES_THP;
         g->verified = g->has_identity = g->settings.pinned = true;
         g->caller = (struct caller){.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2};

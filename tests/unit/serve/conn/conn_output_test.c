@@ -214,6 +214,8 @@ static void answer_with_a_descriptor(void)
         int fd = must(eventfd(7, EFD_CLOEXEC));
         reply(16, (char)('a' + frames), &fd, frames == 2);
         close(fd);
+        if (frames == 2)
+                ck_assert_uint_eq(conn_fds_in_flight(conn), 1);
 }
 
 TEST(a_descriptor_comes_with_its_own_frame_behind_others)
@@ -223,9 +225,10 @@ TEST(a_descriptor_comes_with_its_own_frame_behind_others)
         int got[1] = {-1};
         size_t n = put_frame(data, "one"), n_got = 0;
         n += put_frame(data + n, "two");
+        n += put_frame(data + n, "three");
         on_frame = answer_with_a_descriptor;
         send_bytes(data, n);
-        core_until(frames == 2);
+        core_until(frames == 3);
         /* As a client does that reads frame by frame. */
         ck_assert_int_eq(recv(client, first, FRAME_HEADER, 0), FRAME_HEADER);
         size_t len = (unsigned char)first[3];
