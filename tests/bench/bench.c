@@ -31,11 +31,12 @@ static const struct {
         const char *name;
         void (*run)(const struct bench *b);
         uint64_t segments;
-} groups[] = {{"rates", rows_rates, 9 * GIB},       {"tensors", rows_tensors, 2 * GIB},
-              {"memory", rows_memory, 8 * GIB},     {"network", rows_network, 5 * GIB},
-              {"fairness", rows_fairness, 9 * GIB}, {"stores", rows_stores, 2 * GIB},
-              {"clouds", rows_clouds, 3 * GIB},     {"attach", rows_attach, 2 * GIB},
-              {"publish", rows_publish, 2 * GIB},   {"encrypted", rows_encrypted, 5 * GIB}};
+} groups[] = {
+        {"rates", rows_rates, 9 * GIB},     {"tensors", rows_tensors, 2 * GIB},    {"memory", rows_memory, 8 * GIB},
+        {"network", rows_network, 5 * GIB}, {"fairness", rows_fairness, 9 * GIB},  {"stores", rows_stores, 2 * GIB},
+        {"clouds", rows_clouds, 3 * GIB},   {"attach", rows_attach, 3 * GIB},      {"growth", rows_growth, GIB},
+
+        {"publish", rows_publish, 2 * GIB}, {"encrypted", rows_encrypted, 5 * GIB}};
 #define BESIDE GIB /* rings, fio's buffers */
 
 static jmp_buf group_failed;
@@ -88,8 +89,8 @@ int main(int argc, char **argv)
         const char *dir = getenv("BENCH_DIR"), *only = argc == 2 ? argv[1] : NULL;
         struct bench b = {.self = "/proc/self/exe"};
         signal(SIGPIPE, SIG_IGN); /* libuv writes without MSG_NOSIGNAL */
-        if (argc == 4 && strcmp(argv[1], "--attach") == 0)
-                return attach_child(argv[2], argv[3]);
+        if (argc == 5 && strcmp(argv[1], "--attach") == 0)
+                return attach_child(argv[2], argv[3], argv[4]);
         if (argc == 4 && strcmp(argv[1], "--delay-proxy") == 0)
                 return delay_proxy((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]));
         setenv("STREAMERD_TEST_SETTINGS", "1", 1);

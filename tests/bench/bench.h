@@ -73,8 +73,23 @@ enum better { HIGHER, LOWER };
         X(one_range_in_100_late,        "s",          LOWER,  0.8) \
         X(http_cpu_beyond_curl,         "CPU-s/GiB",  LOWER,  0.3) \
         X(fairness_small_load,          "times",      LOWER,  2.5) \
-        X(attach_300,                   "us",         LOWER,  300) \
-        X(attach_100k,                  "us",         LOWER,  300) \
+        X(attach_vs_floor,              "of floor",   LOWER,  2.0) \
+        X(attach_messages_vs_floor,     "of floor",   LOWER,  1.5) \
+        X(growth_attach_tensors,        "times",      LOWER,  1.2) \
+        X(growth_attach_models,         "times",      LOWER,  1.5) \
+        X(growth_attach_leases,         "times",      LOWER,  1.5) \
+        X(growth_pin,                   "times",      LOWER,  2.0) \
+        X(growth_show,                  "times",      LOWER,  1.5) \
+        X(growth_status,                "times",      LOWER,  1.5) \
+        X(growth_metrics,               "times",      LOWER,  0) \
+        X(growth_load,                  "times",      LOWER,  2.0) \
+        X(growth_list,                  "ms",         LOWER,  15) \
+        X(growth_idle_loop,             "ms/s",       LOWER,  0.2) \
+        X(small_load_cpu,               "us",         LOWER,  250) \
+        X(small_model_memory,           "KiB",        LOWER,  0) \
+        X(small_model_descriptors,      "each",       LOWER,  2) \
+        X(idle_wake_ups,                "each s",     LOWER,  0.1) \
+        X(idle_memory,                  "MiB",        LOWER,  16) \
         X(publish_vs_copy,              "times",      LOWER,  1.3) \
         X(publish_duration_vs_copy,     "times",      LOWER,  1.3) \
         X(encrypted_warm_vs_cipher,     "of ceiling", HIGHER, 0.85) \
@@ -188,9 +203,11 @@ void rows_fairness(const struct bench *b); /* a small load beside a large one */
 void rows_stores(const struct bench *b);   /* Swift, radosgw */
 void rows_clouds(const struct bench *b);   /* the stores of Google and Azure, beside S3 */
 void rows_attach(const struct bench *b);
+void rows_growth(const struct bench *b);
 void rows_publish(const struct bench *b);
-void rows_encrypted(const struct bench *b);              /* against the cipher, and against a plain file */
-int attach_child(const char *socket, const char *model); /* the process that is measured */
+void rows_encrypted(const struct bench *b); /* against the cipher, and against a plain file */
+/* The process that is measured; `way`: by the library, by messages of its own, or the floor. */
+int attach_child(const char *way, const char *socket, const char *model);
 /* An HTTP proxy on loopback that delays each answer of `upstream` by `ms`; prints its port, ends with standard input.
  */
 int delay_proxy(unsigned upstream, unsigned ms);

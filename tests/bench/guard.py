@@ -158,7 +158,7 @@ def measure(folder: Path) -> dict[str, int]:
 
     def attach(daemon: Daemon) -> None:
         daemon.ctl("load", str(many))
-        command = [str(BUILD / "bench"), "--attach", daemon.socket, "many"]
+        command = [str(BUILD / "bench"), "--attach", "library", daemon.socket, "many"]
         subprocess.run([*callgrind(client), *command], check=True, stdout=subprocess.DEVNULL, timeout=60)
         for _ in range(ATTACHES):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
