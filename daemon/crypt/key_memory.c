@@ -5,6 +5,7 @@
  */
 #include "daemon/crypt/key_memory.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 
@@ -137,7 +138,10 @@ void key_memory_init(void)
 
 static void map(void)
 {
-        __atomic_store_n(&arena.memory, secret_map(UNITS * UNIT), __ATOMIC_RELEASE);
+        void *memory = secret_map(UNITS * UNIT);
+        if (memory == NULL)
+                log_warn("no memory for keys that is locked: those that are in use are in ordinary memory");
+        __atomic_store_n(&arena.memory, memory, __ATOMIC_RELEASE);
 }
 
 void key_memory_open(void)
