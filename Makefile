@@ -37,8 +37,8 @@ once = $(eval $(1) := $(2))$($(1))
 pkg = $(shell $(PKG_CONFIG) $(1) $(2))
 MSGPACK = $(call once,MSGPACK,$(shell $(PKG_CONFIG) --exists msgpack-c && echo msgpack-c || echo msgpack))
 PKGS_CLIENT = $(MSGPACK) jansson
-PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libcrypto yaml-0.1 libsystemd libmicrohttpd expat
-PKGS_TEST = check $(PKGS_DAEMON) jansson
+PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libssl libcrypto yaml-0.1 libsystemd expat
+PKGS_TEST = check $(PKGS_DAEMON) jansson libmicrohttpd
 PKG_CFLAGS = $(call once,PKG_CFLAGS,$(call pkg,--cflags,$(PKGS_DAEMON) jansson))
 LIBS_DAEMON = $(call once,LIBS_DAEMON,$(call pkg,--libs,$(PKGS_DAEMON)))
 LIBS_CLIENT = $(call once,LIBS_CLIENT,$(call pkg,--libs,$(PKGS_CLIENT)))
@@ -314,7 +314,7 @@ nightly: all
 	@+STAGES='$(STAGES)' FUZZ_SECONDS=$(FUZZ_SECONDS) tests/nightly.sh $(BUILD) N=$(N) SEED=$(SEED) UNTIL=$(UNTIL) REQUIRE=$(REQUIRE)
 
 ## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel. MINIMAL=0: the
-##              distribution's libcurl and libmicrohttpd, not minimal ones; PROJECT_URL=https://...: in its metadata and links
+##              distribution's libcurl, not a minimal one; PROJECT_URL=https://...: in its metadata and links
 MINIMAL ?= 1
 PROJECT_URL ?=
 MINIMAL_DIR := $(BUILD)/minimal

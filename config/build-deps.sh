@@ -21,16 +21,16 @@ library:libuv               libuv1-dev
 library:libcurl             libcurl4-openssl-dev
 library:msgpack,msgpack-c   libmsgpack-c-dev libmsgpack-dev
 library:libxxhash           libxxhash-dev
-library:libcrypto           libssl-dev
+library:libssl              libssl-dev
 library:yaml-0.1            libyaml-dev
 library:libsystemd          libsystemd-dev
-library:libmicrohttpd       libmicrohttpd-dev
 library:expat               libexpat1-dev
 library:jansson             libjansson-dev
 library:ncursesw            libncurses-dev" ;;
         test) echo "
 command:pkg-config          pkg-config pkgconf
 library:check               check
+library:libmicrohttpd       libmicrohttpd-dev
 command:openssl             openssl
 command:curl                curl
 command:setpriv             util-linux

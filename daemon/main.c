@@ -20,6 +20,7 @@
 #include "daemon/io/remote/http_object.h"
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/serve/monitor/monitor.h"
+#include "daemon/serve/monitor/page_server.h"
 #include "daemon/serve/server.h"
 #include "daemon/serve/verbs/verbs.h"
 #include "daemon/source/hf/hf.h"
@@ -39,7 +40,8 @@
 #define WORKERS_PER_LANE 4
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
 #define THREAD_STOP_NS (UINT64_C(100) * 1000000)  /* for a thread that has nothing to do */
-#define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
+#define PAGES_STOP_NS SECOND
+#define END_NS (UINT64_C(4) * 1000000000) /* for everything that may hang */
 
 struct devices {
         struct device *v[DEVICES_MAX];
@@ -65,7 +67,7 @@ struct daemon {
         struct host_cache cache;
         struct loads loads;
         struct server server;
-        struct metrics_http *metrics_http; /* NULL: no address to listen at */
+        struct page_server *pages; /* NULL: no address to listen at */
         struct reload reload;
         uint64_t closing_since;
 };
@@ -436,7 +438,7 @@ static void take_apart(struct daemon *d)
         uv_walk(&d->loop, close_handle, NULL);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
-        metrics_http_free(d->metrics_http);
+        page_server_free(d->pages);
         require(list_empty(&d->resident.generations));
         require(list_empty(&d->admission.queue));
         work_pool_free(d->pool);
@@ -469,8 +471,14 @@ static int start(struct daemon *d, struct error *error)
         listen_fds_deinit(&d->listen_fds);
         if (r < 0)
                 return r;
-        if (filled(d->config.metrics.listen) != NULL)
-                r = metrics_http_new(&d->metrics_http, &d->server, d->config.metrics.listen, error);
+        const struct pages_opts pages = {.wake = d->wake,
+                                         .metrics = filled(d->config.metrics.listen),
+                                         .certificate = filled(d->config.metrics.certificate),
+                                         .key = filled(d->config.metrics.key),
+                                         .client_ca = filled(d->config.metrics.client_ca),
+                                         .token_file = filled(d->config.metrics.token_file),
+                                         .health = filled(d->config.health.listen)};
+        r = pages_new(&d->pages, &d->server, &pages, error);
         if (r < 0)
                 return r;
         if (!thread_raise_priority())
@@ -518,8 +526,8 @@ int main(int argc, char **argv)
         sigfillset(&all);
         pthread_sigmask(SIG_BLOCK, &all,
                         NULL); /* a second SIGTERM changes nothing, also once libuv's handlers are gone */
-        metrics_http_unlink(d.metrics_http);
-        bool cuda_hangs, stopped = stop_threads(&d, &cuda_hangs);
+        bool cuda_hangs, pages_stopped = page_server_stop(d.pages, now_ns() + PAGES_STOP_NS);
+        bool stopped = stop_threads(&d, &cuda_hangs) && pages_stopped;
         if (cuda_hangs)
                 log_warn("a call of CUDA has not returned: ending without it");
         else if (!stopped)

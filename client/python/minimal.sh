@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# minimal.sh DIR: static libraries for the wheel in DIR/lib, with their licences in DIR/licenses: libcurl, libmicrohttpd and
-# libexpat of the distribution's own sources, with its security patches, without what streamerd does not use. The
-# distribution's libraries need 26 others: HTTP/2, international names, RTMP, SSH, Kerberos, LDAP, compression.
+# minimal.sh DIR: static libraries for the wheel in DIR/lib, with their licences in DIR/licenses: libcurl and libexpat of
+# the distribution's own sources, with its security patches, without what streamerd does not use. The distribution's libraries need 26 others: HTTP/2, international names, RTMP, SSH, Kerberos, LDAP, compression.
 # They call no function of glibc that is newer than those of the programs. Needs no rights: apt has its lists below DIR.
 set -eu
 dir=$1
@@ -30,7 +29,7 @@ cd "$dir"
 "${apt[@]}" update >"$log" 2>&1 || give_up 'apt has no lists of sources'
 
 # The newest version that can be had: a mirror may lack the latest.
-for name in curl libmicrohttpd expat; do
+for name in curl expat; do
         for version in $(apt-cache "${apt[@]:1}" showsrc "$name" 2>/dev/null | sed -n 's/^Version: //p' | sort -Vru); do
                 "${apt[@]}" source "$name=$version" >>"$log" 2>&1 && break
         done
@@ -38,7 +37,7 @@ for name in curl libmicrohttpd expat; do
 done
 
 # The patches change files from which others are generated; these are used as they were released.
-find curl-*/ libmicrohttpd-*/ \( -name aclocal.m4 -o -name configure -o -name Makefile.in -o -name '*config.h.in' \) -exec touch {} +
+find curl-*/ \( -name aclocal.m4 -o -name configure -o -name Makefile.in -o -name '*config.h.in' \) -exec touch {} +
 export ac_cv_func_arc4random=no ac_cv_func_arc4random_buf=no
 export CFLAGS='-O2 -g0 -fPIC -ffunction-sections -fdata-sections'
 build() { # NAME MAKE-FOLDERS CONFIGURE-OPTION...
@@ -56,7 +55,6 @@ build curl 'lib include' --with-openssl --with-ca-bundle=/etc/ssl/certs/ca-certi
         --without-zstd --without-nghttp2 --without-libidn2 --without-libpsl --without-librtmp --without-libssh2 --disable-ldap \
         --disable-ldaps --disable-rtsp --disable-dict --disable-telnet --disable-tftp --disable-pop3 --disable-imap --disable-smb \
         --disable-smtp --disable-gopher --disable-mqtt --disable-ftp --disable-file --disable-manual
-build libmicrohttpd 'src/microhttpd src/include' --disable-https --disable-doc --disable-examples
 
 # Its source has no configure, and needs none.
 cd "$dir"/expat-*/
@@ -70,5 +68,5 @@ done
 ar rcs "$dir/lib/libexpat.a" xml*.o
 cp debian/copyright "$dir/licenses/libexpat"
 cd "$dir"
-rm -rf apt {curl,libmicrohttpd,expat}[-_]*
+rm -rf apt {curl,expat}[-_]*
 touch complete

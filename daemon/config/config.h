@@ -118,8 +118,12 @@ struct config {
                 size_t n_hosts;
         } http;
         struct {
-                char *listen; /* NULL or "": none */
+                char *listen;                                     /* NULL or "": none, as the next */
+                char *certificate, *key, *client_ca, *token_file; /* paths: page_guard.h */
         } metrics;
+        struct {
+                char *listen;
+        } health;
         struct {
                 enum log_level level;
                 enum log_format format;

@@ -9,6 +9,7 @@
 #include "daemon/config/setting.h"
 
 #include "daemon/base/commit.h"
+#include "daemon/base/sys/listen.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 
@@ -387,6 +388,28 @@ static bool complete(int argc, char **argv)
 
 /* ---- the whole ---- */
 
+/* What is served to other machines is encrypted, and only to those who may read it. */
+static int check_metrics(const struct config *config, struct error *error)
+{
+        const char *address = filled(config->metrics.listen), *ca = filled(config->metrics.client_ca);
+        bool has_certificate = filled(config->metrics.certificate) != NULL;
+        bool is_guarded = has_certificate && (ca != NULL || filled(config->metrics.token_file) != NULL);
+        struct listen_address where = {0};
+        if (has_certificate != (filled(config->metrics.key) != NULL))
+                return error_set(error, STREAMER_EINVAL, "metrics.certificate and metrics.key require each other");
+        if (ca != NULL && !has_certificate)
+                return error_set(error, STREAMER_EINVAL, "metrics.client_ca: requires metrics.certificate");
+        if (address == NULL || is_guarded)
+                return 0;
+        int r = listen_parse(address, &where, error);
+        if (r < 0 || listen_is_local(&where))
+                return r;
+        return error_set(error, STREAMER_EINVAL,
+                         "metrics.listen: '%.80s' can be reached from outside: it requires metrics.certificate, and "
+                         "metrics.client_ca or metrics.token_file",
+                         address);
+}
+
 static int check_whole(struct config *config, struct error *error)
 {
         const char *from = config->path != NULL ? config->path : CONFIG_DEFAULT_PATH;
@@ -403,7 +426,7 @@ static int check_whole(struct config *config, struct error *error)
                 return error_set(error, STREAMER_EINVAL, "disk_cache.budget: needs disk_cache.path");
         if (config->socket == NULL && (config->socket = strdup(CONFIG_DEFAULT_SOCKET)) == NULL)
                 return error_no_memory(error);
-        return fit_block(config, error) ?: access_check_roots(config, error);
+        return fit_block(config, error) ?: access_check_roots(config, error) ?: check_metrics(config, error);
 }
 
 /* The user who checks may lack permission to look: only folders that do not exist are reported. */

@@ -14,7 +14,7 @@
 #define TiB (GiB << 10)
 #define RUNAI "RUNAI_STREAMER_"
 
-static int check_folder(const char *text, char why[SETTING_WHY])
+static int check_path(const char *text, char why[SETTING_WHY])
 {
         return text[0] == '\0' ? 0 : setting_check_absolute(text, why);
 }
@@ -86,7 +86,7 @@ const struct setting settings[] = {
          .help = "a directory that models may be loaded from; repeatable"},
         {"socket", SETTING_TEXT, F(socket), CONFIG_DEFAULT_SOCKET, .check = check_socket, .flag = "socket", .argument = "PATH",
          .help = "the socket to listen on", ENV("STREAMERD_SOCKET", "")},
-        {"state", SETTING_TEXT, F(state), .check = check_folder, .flag = "state", .argument = "DIR",
+        {"state", SETTING_TEXT, F(state), .check = check_path, .flag = "state", .argument = "DIR",
          .help = "the directory of the state file ($STATE_DIRECTORY; none)",
          ENV("STATE_DIRECTORY", "; systemd sets it (StateDirectory=)")},
         {"exit_idle", SETTING_DURATION, F(exit_idle_ns), "0s", 0, DAYS366, .flag = "exit-idle", .argument = "D",
@@ -162,7 +162,7 @@ const struct setting settings[] = {
         {"host_cache", SETTING_SIZE, F(host_cache), "0", 0, TiB},
         {NULL, SETTING_OWN, .flag = SETTING_DISK_CACHE_FLAG, .argument = "PATH=SIZE",
          .help = "a folder that keeps what was loaded from stores, and its budget (none)"},
-        {"disk_cache.path", SETTING_TEXT, F(disk_cache.path), .check = check_folder},
+        {"disk_cache.path", SETTING_TEXT, F(disk_cache.path), .check = check_path},
         {"disk_cache.budget", SETTING_SIZE, F(disk_cache.budget), "0", 0, TiB << 10},
         {"disk_cache.min_free", SETTING_OWN, F(disk_cache.min_free), "10%", .set = set_share, .text = share_text},
         {"disk_cache.offline", SETTING_WORD, F(disk_cache.offline), "refuse", .words = refuse_words},
@@ -200,6 +200,12 @@ const struct setting settings[] = {
          "1: log to standard error even if the journal is available; 0: the default")},
         {"metrics.listen", SETTING_TEXT, F(metrics.listen), .check = check_listen, .flag = "metrics-listen", .argument = "A",
          .help = "serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (off)"},
+        {"metrics.certificate", SETTING_TEXT, F(metrics.certificate), .check = check_path},
+        {"metrics.key", SETTING_TEXT, F(metrics.key), .check = check_path},
+        {"metrics.client_ca", SETTING_TEXT, F(metrics.client_ca), .check = check_path},
+        {"metrics.token_file", SETTING_TEXT, F(metrics.token_file), .check = check_path},
+        {"health.listen", SETTING_TEXT, F(health.listen), .check = check_listen, .flag = "health-listen", .argument = "A",
+         .help = "serve /livez, /readyz and /startupz alone at ADDRESS:PORT (off)"},
         {NULL, ACTION(check), .flag = "check-config", .help = "check the configuration and exit"},
         {NULL, ACTION(version), .flag = "version", .help = "print the version and exit"},
         {NULL, ACTION(help), .flag = "help", .help = "print this and exit"},

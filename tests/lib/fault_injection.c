@@ -102,9 +102,6 @@ static const struct {
         {FAULT_sendmsg, "the daemon closed the connection"},
         {FAULT_recvmsg, "the connection to the daemon broke"},
         {FAULT_recvmsg, "the connection was lost, and the load is no longer watched"},
-        {FAULT_MHD_create_response_from_buffer, CLOSED},
-        {FAULT_MHD_queue_response, CLOSED},
-        {FAULT_MHD_add_response_header, CLOSED},
 };
 
 static bool names_memory(const char *text)

@@ -49,12 +49,19 @@ int listen_parse(const char *text, struct listen_address *address, struct error 
         if (len == 0 || len > 5 || strspn(port, "0123456789") != len || number > 65535)
                 return error_set(error, STREAMER_EINVAL, "'%.80s': the port is not within 0 to 65535", text);
         address->in.sin_port = htons((uint16_t)number); /* sin6_port has the same place */
-        bool is_loopback =
-                is_v6 ? IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr) : ntohl(address->in.sin_addr.s_addr) >> 24 == 127;
-        if (!is_loopback)
-                return error_set(error, STREAMER_EINVAL,
-                                 "'%.80s' can be reached from outside: 127.0.0.1, [::1] or unix:/path only", text);
         return 0;
+}
+
+bool listen_is_local(const struct listen_address *address)
+{
+        switch (address->any.sa_family) {
+        case AF_INET:
+                return ntohl(address->in.sin_addr.s_addr) >> 24 == 127;
+        case AF_INET6:
+                return IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr);
+        default:
+                return true;
+        }
 }
 
 /* ---- listening ---- */
@@ -156,7 +163,7 @@ void listener_deinit(struct listener *listener)
         listener->path = NULL;
 }
 
-void listen_text(int fd, char text[LISTEN_TEXT])
+void listen_text(int fd, const char *scheme, char text[LISTEN_TEXT])
 {
         struct listen_address a = {.size = sizeof(a.un)};
         getsockname(fd, &a.any, &a.size);
@@ -167,5 +174,5 @@ void listen_text(int fd, char text[LISTEN_TEXT])
                 return;
         }
         inet_ntop(a.any.sa_family, is_v6 ? (void *)&a.in6.sin6_addr : &a.in.sin_addr, host, sizeof(host));
-        snprintf(text, LISTEN_TEXT, is_v6 ? "http://[%s]:%u" : "http://%s:%u", host, ntohs(a.in.sin_port));
+        snprintf(text, LISTEN_TEXT, is_v6 ? "%s://[%s]:%u" : "%s://%s:%u", scheme, host, ntohs(a.in.sin_port));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local listening addresses: "127.0.0.1:9464", "[::1]:9464", "localhost:9464" or "unix:/path". Addresses that other
- * machines could reach, and names that need a look-up, are refused. Port 0: the system chooses.
+ * Listening addresses: "127.0.0.1:9464", "[::]:9464", "localhost:9464" or "unix:/path". Names that need a look-up are
+ * refused. Port 0: the system chooses.
  */
 #pragma once
 
@@ -26,6 +26,8 @@ struct listen_address {
 
 /* 0, or STREAMER_EINVAL. */
 int listen_parse(const char *text, struct listen_address *address, struct error *error);
+/* No other machine can reach it. */
+bool listen_is_local(const struct listen_address *address);
 /* A Unix socket's, also a relative one. Likewise. */
 int listen_set_path(struct listen_address *address, const char *path, struct error *error);
 
@@ -45,5 +47,5 @@ int listener_adopt_consume_fd(struct listener *listener, int fd, struct error *e
 void listener_close(struct listener *listener);
 void listener_deinit(struct listener *listener); /* accepts one that could not be opened */
 
-/* What is really listened on: "http://127.0.0.1:9464", or "unix:/path". */
-void listen_text(int fd, char text[LISTEN_TEXT]);
+/* What is really listened on: "SCHEME://127.0.0.1:9464", or "unix:/path". */
+void listen_text(int fd, const char *scheme, char text[LISTEN_TEXT]);

@@ -16,16 +16,21 @@ static inline bool server_is_ready(const struct server *server)
                !desired_pending(&server->desired, DESIRED_CONFIGURED);
 }
 
-/* ---- HTTP: /metrics, /healthz, /readyz ---- */
+/* ---- pages over HTTP ---- */
 
-struct metrics_http;
+struct page_server;
+struct wake;
 
-/* Listens at `address` (listen_parse); frees nothing if it fails. The handles close with the loop's others (uv_walk);
- * unlink when the loop has ended, and free after it has run down. */
-int metrics_http_new(struct metrics_http **metrics_http, struct server *server, const char *address,
-                     struct error *error);
-void metrics_http_unlink(struct metrics_http *metrics_http); /* removes its socket file; accepts NULL */
-void metrics_http_free(struct metrics_http *metrics_http);   /* accepts NULL */
+/* NULL: none. */
+struct pages_opts {
+        struct wake *wake;
+        const char *metrics;                                    /* where all pages are served */
+        const char *certificate, *key, *client_ca, *token_file; /* there: page_guard.h */
+        const char *health;                                     /* where the pages are served that name no model */
+};
+
+/* *pages stays NULL without an address; frees nothing if it fails. page_server.h has its end. */
+int pages_new(struct page_server **pages, struct server *server, const struct pages_opts *opts, struct error *error);
 
 /* ---- the service manager: readiness, watchdog, the status line of `systemctl status` ---- */
 

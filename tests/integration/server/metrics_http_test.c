@@ -173,13 +173,15 @@ static const struct {
         int status;
         const char *body;
 } pages[] = {
+        {"/livez", 200, "ok\n"},
         {"/healthz", 200, "ok\n"},
+        {"/startupz", 200, "started\n"},
         {"/readyz", 200, "ready\n"},
         {"/readyz?model=witness", 200, "ready\n"},
         {"/readyz?model=nobody", 404, "no such model\n"},
         {"/readyz?model=", 404, "no such model\n"},
         {"/readyz?model=a%20b%2Fc", 404, "no such model\n"},
-        {"/", 404, "/metrics, /healthz, /readyz, /readyz?model=NAME\n"},
+        {"/", 404, "/metrics, /livez, /readyz, /readyz?model=NAME, /startupz\n"},
 };
 
 TEST(a_page_is_answered, EACH(pages))
@@ -242,7 +244,7 @@ TEST(a_request_without_end_is_refused)
         answers("/healthz", 200, "ok\n");
 }
 
-/* A client that sends single bytes is never idle and occupies one of sixteen connections. */
+/* A client that sends single bytes is never idle. Sixteen of them have all connections. */
 TEST(slow_clients_are_disconnected, .slow = true)
 {
         int slow[16];
@@ -310,4 +312,43 @@ TEST(a_port_of_this_machine_is_served_and_logged)
         http_exchange_request(&v, at, "GET", "/readyz");
         ck_assert_int_eq(v.status, 200);
         ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+/* ---- probes during a preload ---- */
+
+static struct fuse_file held;
+
+static void begin_preload(void)
+{
+        struct model *m = model_mixed(6, 1 << 18);
+        char *backing = suite_path("preloaded");
+        model_write(m, backing);
+        fuse_file_start(&held, suite_path("held"), "m.safetensors", backing);
+        fuse_file_hold(&held, 0);
+        snprintf(metrics_address, sizeof(metrics_address), "unix:%s", suite_path("probes"));
+        char *text = format_text("metrics: {listen: '%s'}\npreload: [{source: %s}]\n", metrics_address, held.path);
+        DAEMON_START(&test_daemon, suite_path("preloading"), "--config", suite_file("preload.yaml", text), "--device",
+                     "host=64MiB", "--root", suite_path("held"));
+        client = client_open(&test_daemon);
+}
+
+static void end_preload(void)
+{
+        fixture_stop();
+        fuse_file_stop(&held);
+}
+
+FIXTURE(.each = {begin_preload, end_preload}, .unavailable = fuse_file_unavailable);
+
+/* What a kubelet asks: a pod that preloads has started and lives, and gets no traffic. */
+TEST(a_long_preload_is_alive_and_not_ready)
+{
+        fuse_file_wait_held(&held);
+        answers("/startupz", 200, "started\n");
+        answers("/livez", 200, "ok\n");
+        answers("/readyz", 503, "preloading\n");
+        answers("/readyz?model=m", 503, "loading\n");
+        fuse_file_release(&held);
+        AWAIT(get("/readyz").status == 200);
+        answers("/readyz?model=m", 200, "ready\n");
 }

@@ -405,7 +405,7 @@ TEST(usage_lists_every_variable)
 #define ALL                                                                                                            \
         "--device --root --socket --state --exit-idle --keep-alive --config --concurrency --block-size "               \
         "--memory-limit --disk-cache "                                                                                 \
-        "--log-level --log-format --metrics-listen --check-config --version --help "
+        "--log-level --log-format --metrics-listen --health-listen --check-config --version --help "
 
 static const struct {
         const char *words[4];
