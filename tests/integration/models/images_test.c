@@ -25,6 +25,14 @@ static void sh(const char *format, ...)
         free(out);
 }
 
+static const char *no_mounts(void)
+{
+        pid_t pid = must(fork());
+        if (pid == 0)
+                _exit(unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
+        return child_wait(pid) ? "no mount namespace here" : NULL;
+}
+
 /* A loop device that this test may have for itself. */
 static const char *no_images(void)
 {
@@ -34,10 +42,7 @@ static const char *no_images(void)
                         return "no tools to make images";
         if (access("/dev/loop-control", R_OK | W_OK) < 0)
                 return "no loop devices";
-        pid_t pid = must(fork());
-        if (pid == 0)
-                _exit(unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
-        return child_wait(pid) ? "no mount namespace here" : NULL;
+        return no_mounts();
 }
 
 /* Two versions of one model: the same size, other bytes, the times that tools of reproducible images give. */
@@ -180,4 +185,48 @@ TEST(an_unchanged_file_is_resident_after_a_remount)
         assert_serves("v2");
         unmount("models/img");
         sh("losetup -d $(cat dev)");
+}
+
+/* ---- volumes of OCI images, which are overlays of folders ---- */
+
+FIXTURE(.each = {begin, end}, .unavailable = no_mounts);
+
+/* The upper layer first; the last one has the image's other files. */
+static void mount_volume(const char *layers)
+{
+        sh("mount -t overlay o -o ro,lowerdir=%s models/img", layers);
+}
+
+TEST(a_volume_has_the_files_of_its_upper_layers)
+{
+        sh("mkdir base && echo {} >base/config.json");
+        mount_volume("v2:v1:base");
+        load("img", "generation");
+        assert_serves("v2");
+        load("img", "already resident");
+        unmount("models/img");
+}
+
+/* Another tag at the same place, whose file has the same size and times. */
+TEST(another_volume_at_the_same_place_is_another_generation)
+{
+        sh("mkdir base");
+        mount_volume("v1:base");
+        load("img", "generation 1");
+        assert_serves("v1");
+        unmount("models/img");
+        mount_volume("v2:v1:base");
+        load("img", "generation 2");
+        assert_serves("v2");
+        unmount("models/img");
+}
+
+/* What is resident needs no volume. */
+TEST(a_model_outlives_its_volume)
+{
+        sh("mkdir base");
+        mount_volume("v1:base");
+        load("img", "generation");
+        unmount("models/img");
+        assert_serves("v1");
 }
