@@ -75,7 +75,8 @@ def publish_files(
     Example:
         streamerd.publish_files("/var/cache/engine", "engine/cache", key={"version": "1.2", "gpu": "H100"})
     """
-    return publish_selected(_files_of(os.fspath(folder)), name, key=key, timeout=timeout, socket=socket, autostart=autostart)
+    files = _files_of(os.fspath(folder))
+    return publish_selected(files, name, key=key, timeout=timeout, socket=socket, autostart=autostart)
 
 
 def publish_selected(

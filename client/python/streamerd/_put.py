@@ -179,7 +179,8 @@ def _require_plain(name: str, tensor: torch.Tensor) -> None:
     if tensor.is_meta:
         raise InvalidError(f"put: {name} is on the meta device")
     if tensor.layout is not torch.strided or tensor.is_quantized or hasattr(type(tensor), "__tensor_flatten__"):
-        raise UnsupportedError(f"put: {name} has no plain memory ({type(tensor).__name__}, {tensor.layout}, {tensor.dtype})")
+        what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.dtype}"
+        raise UnsupportedError(f"put: {name} has no plain memory ({what})")
 
 
 def _require_valid(parts: list[Part]) -> None:
@@ -221,14 +222,18 @@ def admitted(
     """The right to make a generation of `name` of tensors, with memory for storages of these sizes."""
     since = time.monotonic()
     logged = False
+    refusal: Error | None = None
     while True:
         left = None if deadline is None else max(0.001, deadline - time.monotonic())
-        found = find(
-            client, name, key, base=None, device=device, claim=True, replace=True, tensors=True, wait=wait, timeout=left
-        )
+        try:
+            found = find(
+                client, name, key, base=None, device=device, claim=True, replace=True, tensors=True, wait=wait,
+                timeout=left,
+            )  # fmt: skip
+        except TimedOutError as e:
+            raise _late(refusal) if refusal else e from None
         if found.publication is None:
             raise BusyError(found.explain(name))
-        refusal: Error
         try:
             found.publication.begin(sizes)
             return found.publication
@@ -242,11 +247,15 @@ def admitted(
             raise refusal
         now = time.monotonic()
         if deadline is not None and now >= deadline:
-            raise TimedOutError(f"not admitted in the given time: {refusal}")
+            raise _late(refusal)
         if not logged and now - since >= ADMISSION_LOG_SECONDS:
             logged = True
             warn("%s: waits for memory: %s", name, refusal)
         time.sleep(RETRY_SECONDS)
+
+
+def _late(refusal: Error) -> TimedOutError:
+    return TimedOutError(f"not admitted in the given time: {refusal}")
 
 
 def entry_of(part: Part, storage: int) -> Entry:
@@ -255,7 +264,10 @@ def entry_of(part: Part, storage: int) -> Entry:
     for dimension in reversed(part.shape):
         strides.append(step)
         step *= max(dimension, 1)
-    return Entry(part.name, _DTYPES[part.dtype], part.item, PARAMETER, 0, 0, part.shape, tuple(reversed(strides)), storage, 0)
+    strides.reverse()
+    return Entry(
+        part.name, _DTYPES[part.dtype], part.item, PARAMETER, 0, 0, part.shape, tuple(strides), storage, 0
+    )  # fmt: skip
 
 
 def fill(memory: Memory, part: Part, value: Any) -> None:
@@ -265,7 +277,8 @@ def fill(memory: Memory, part: Part, value: Any) -> None:
         value = gather()
     made = part_of(part.name, value)
     if made != part:
-        raise InvalidError(f"put: {part.name}: {list(part.shape)} of {part.dtype} was announced, not {list(made.shape)} of {made.dtype}")
+        announced, given = (f"{list(p.shape)} of {p.dtype}" for p in (part, made))
+        raise InvalidError(f"put: {part.name}: {announced} was announced, not {given}")
     if part.nbytes == 0:
         return
     if _is_torch(value):

@@ -100,7 +100,7 @@ def test_a_third_generation_fails_by_name_or_waits_for_the_readers(daemon: Daemo
     with pytest.raises(streamerd.LimitError, match=rf"2 generations .*publish.keep: 2.*generation {held[0].generation} has 1 lease"):
         streamerd.put(tensors(2), "m")
     with pytest.raises(streamerd.TimedOutError, match="not admitted in the given time: .*publish.keep"):
-        streamerd.put(tensors(2), "m", wait=True, timeout=0.2)
+        streamerd.put(tensors(2), "m", wait=True, timeout=3)
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.append(streamerd.put(tensors(2), "m", wait=True)))
     thread.start()
