@@ -50,10 +50,12 @@ TEST(a_published_model_survives_with_key_base_and_pin, .to = 2)
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
-/* Then its memory counts against publish.keep as before. */
-TEST(a_model_that_is_made_of_tensors_survives_as_such, .to = 2)
+static const uint64_t five_floats = 20;
+
+/* A generation that is made of one tensor, of bytes of this value. */
+static streamer_lease *put_tensor(const char *state, int value)
 {
-        static const uint64_t shape[] = {5}, strides[] = {1}, bytes = 20;
+        static const uint64_t shape[] = {5}, strides[] = {1};
         const streamer_published_tensor t = {.struct_size = sizeof(t),
                                              .name = "t",
                                              .dtype = "F32",
@@ -62,23 +64,34 @@ TEST(a_model_that_is_made_of_tensors_survives_as_such, .to = 2)
                                              .rank = 1,
                                              .shape = shape,
                                              .strides = strides};
-        streamer_lease *first, *second;
-        streamer_tensor found = STREAMER_TENSOR_INIT;
-        opts.flags = STREAMER_PUBLISH_TENSORS;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        ok(client, streamer_publish_begin(p, &bytes, 1));
-        memset(storage_of(client, p, 0), 3, bytes);
+        streamer_lease *lease;
+        streamer_publication *p = claim_of(client, &opts, state);
+        ok(client, streamer_publish_begin(p, &five_floats, 1));
+        memset(storage_of(client, p, 0), value, five_floats);
         ok(client, streamer_publish_tensor(p, &t));
         ok(client, streamer_publish_attribute(p, "step", "7"));
-        ok(client, streamer_publish_commit(p, &first));
+        ok(client, streamer_publish_commit(p, &lease));
+        return lease;
+}
+
+/* Its memory counts against publish.keep as before. */
+TEST(a_model_that_is_made_of_tensors_survives_as_such, .to = 2)
+{
+        streamer_tensor found = STREAMER_TENSOR_INIT;
+        opts.flags = STREAMER_PUBLISH_TENSORS | STREAMER_PUBLISH_REPLACE;
+        streamer_detach(put_tensor("absent", 3));
         await_stored();
         managed_restart_and_reconnect(_i);
-        second = client_attach(client, "tiny");
-        ok(client, streamer_tensor_find(second, "t", &found));
+        streamer_lease *first = client_attach(client, "tiny"), *second;
+        ok(client, streamer_tensor_find(first, "t", &found));
         ck_assert_str_eq(found.dtype_name, "F32");
         ck_assert_int_eq(((const unsigned char *)found.data)[19], 3);
-        ck_assert_str_eq(streamer_metadata(second, "step"), "7");
+        ck_assert_str_eq(streamer_metadata(first, "step"), "7");
         json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
+        second = put_tensor("hit", 4);
+        streamer_publication *p = claim_of(client, &opts, "hit");
+        fails(client, STREAMER_ELIMIT, "2 generations are in memory", streamer_publish_begin(p, &five_floats, 1));
+        streamer_publish_abort(p);
         streamer_detach(second);
         streamer_detach(first);
 }
