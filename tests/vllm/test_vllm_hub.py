@@ -38,15 +38,19 @@ def cloud(hub: Hub, models: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def online(cloud: Daemon, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine that may use the Hub, but does not reach it, with an empty cache."""
-    environment = {
+def reachable(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of an engine that may use the Hub, but does not reach it, with an empty cache."""
+    return {
         "HF_HUB_OFFLINE": "0",
         "HF_ENDPOINT": NOWHERE,
         "HF_HOME": str(tmp_path_factory.mktemp("home")),
         "VLLM_CACHE_ROOT": str(tmp_path_factory.mktemp("cache")),
     }
-    with Engine(logs / "online", environment) as engine:
+
+
+@pytest.fixture(scope="module")
+def online(cloud: Daemon, logs: Path, reachable: dict[str, str]) -> Iterator[Engine]:
+    with Engine(logs / "online", reachable) as engine:
         yield engine
 
 
@@ -87,20 +91,22 @@ def test_a_revision_is_read(online, hub, cloud, models, expected):
     assert any("v2" in path for path in hub.requests)
 
 
-def test_weights_of_a_revision_are_loaded_into_a_running_engine(online, hub, cloud, models, expected):
-    """A remote source needs no configuration then. One that does not exist leaves the engine as it is."""
+def test_weights_of_a_revision_are_loaded_into_a_running_engine(online, reachable, hub, cloud, models, logs, expected):
+    """A remote source needs no configuration then. One that does not exist leaves the engine as it is.
+
+    The engine has a process of its own: vLLM keeps the embedding of an engine that has reloaded its weights, and so the
+    lease of its memory, until the process ends.
+    """
     folder = scaled(models / "scaled again", models / "checkpoint")
     hub.add("some/llama", folder, "v3")
-    online.start("some/llama", "streamerd", {"socket": cloud.socket})
-    try:
-        assert online.call("tokens") == expected
+    with Engine(logs / "reloaded", reachable) as engine:
+        engine.start("some/llama", "streamerd", {"socket": cloud.socket})
+        assert engine.call("tokens") == expected
         with pytest.raises(EngineError, match="hf://some/llama@v9"):
-            online.call("reload", path="hf://some/llama@v9")
-        assert online.call("tokens") == expected
-        online.call("reload", path="hf://some/llama@v3")
-        changed = online.call("tokens")
-    finally:
-        online.call("stop")
+            engine.call("reload", path="hf://some/llama@v9")
+        assert engine.call("tokens") == expected
+        engine.call("reload", path="hf://some/llama@v3")
+        changed = engine.call("tokens")
     assert changed == online.run(folder, "auto")[0]
 
 
