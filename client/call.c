@@ -21,6 +21,7 @@
 static const struct paged {
         const char *verb, *lists[PAGED_LISTS], *cursor;
 } paged[] = {
+        {"cache", {"entries"}, "after"},
         {"list", {"models"}, "after"},
         {"ps", {"leases"}, "after"},
         {"show", {"tensor_list"}, "offset"},

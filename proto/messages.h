@@ -147,6 +147,13 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_whoami(F)
 #define FIELDS_reload(F)
 #define FIELDS_config(F)
+#define FIELDS_cache(F) \
+        F(cache, STR, of, false, PROTO_TEXT_MAX) \
+        F(cache, STR, after, false, 64)
+#define FIELDS_cache_remove(F) \
+        F(cache_remove, STR, of, true, PROTO_TEXT_MAX)
+#define FIELDS_cache_verify(F) \
+        F(cache_verify, STR, of, false, PROTO_TEXT_MAX)
 #define FIELDS_shutdown(F) \
         F(shutdown, BOOL, drain, false, 0)
 
@@ -154,7 +161,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
         V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(keep_alive) V(pin) V(unpin) V(metrics) V(doctor) \
         V(probe) V(fetch) V(publish_find) V(publish_begin) V(publish_segment) V(publish_commit) V(publish_abort) \
-        V(whoami) V(reload) V(config) V(shutdown) V(diff)
+        V(whoami) V(reload) V(config) V(shutdown) V(diff) V(cache) V(cache_remove) V(cache_verify)
 // clang-format on
 
 enum verb {

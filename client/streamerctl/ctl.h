@@ -4,7 +4,7 @@
  * (verbs.c), from which parsing, help and completion follow, and with which a test compares the
  * manual. Files group them: load.c, model_verbs.c (unload, pin, ...), wait.c, run.c, list.c (list, show,
  * explain), status.c (status, ps, metrics), config_verbs.c (whoami, config, reload), stream_verbs.c (cat, events),
- * export.c, fetch.c, top.c, doctor.c.
+ * export.c, fetch.c, cache.c, top.c, doctor.c.
  */
 #pragma once
 
@@ -113,6 +113,7 @@ int verb_cat(struct ctl *ctl);
 int verb_export(struct ctl *ctl);
 int verb_events(struct ctl *ctl);
 int verb_fetch(struct ctl *ctl);
+int verb_cache(struct ctl *ctl);
 int verb_version(struct ctl *ctl);
 int verb_doctor(struct ctl *ctl);
 int verb_complete(struct ctl *ctl);

@@ -225,6 +225,18 @@ const struct verb verbs[] = {
          .examples = "streamerctl fetch s3://models/llama-3-8b/ --directory llama-3-8b\n"
                      "streamerctl fetch hf://meta-llama/Llama-3.1-8B config.json tokenizer.json\n"
                      "streamerctl fetch /models/llama-3-8b --list"},
+        {.name = "cache", .args = "ACTION [ENTRY]", .min_args = 1, .max_args = 2, .run = verb_cache,
+         .summary = "List, show, remove or verify what the daemon's disk cache has",
+         .about = "ACTION is list, show, remove or verify. ENTRY is an id or the beginning of one, or the beginning of\n"
+                  "names: all that begin so. Without it list and verify are about all entries. show has the path of\n"
+                  "the bytes, which are as the source has them. verify compares all bytes with the digests of the\n"
+                  "load that stored them, and removes what is damaged: exit code 1.\n"
+                  "Requires the role 'load'; remove the role 'admin'.",
+         .examples = "streamerctl cache list\n"
+                     "streamerctl cache list s3://models/llama-3-8b/ -o wide\n"
+                     "streamerctl cache show 0b5d7c\n"
+                     "streamerctl cache remove s3://models/llama-3-8b/\n"
+                     "streamerctl cache verify --timeout 30m"},
         {.name = "events", .args = "[MODEL]", .max_args = 1, .run = verb_events,
          .summary = "Follow changes of models: one JSON object per line",
          .examples = "streamerctl events | jq .\n"

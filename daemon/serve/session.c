@@ -146,7 +146,7 @@ static bool only_asks(enum verb verb)
         return verb == VERB_ping || verb == VERB_version || verb == VERB_list || verb == VERB_show ||
                verb == VERB_status || verb == VERB_ps || verb == VERB_wait || verb == VERB_whoami ||
                verb == VERB_metrics || verb == VERB_config || verb == VERB_doctor || verb == VERB_verify ||
-               verb == VERB_fetch || verb == VERB_diff || verb == VERB_subscribe;
+               verb == VERB_fetch || verb == VERB_diff || verb == VERB_subscribe || verb == VERB_cache;
 }
 
 static int serve(struct session *session, struct request *request, struct error *error)

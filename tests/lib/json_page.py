@@ -44,6 +44,8 @@ COMMANDS = [
     ("ping", "ping"),
     ("version", "version"),
     ("doctor", "doctor"),
+    ("cache list", "cache list"),
+    ("cache verify", "cache verify"),
 ]
 # Exit code, socket, arguments: code and model of the error.
 ERRORS = [

@@ -604,3 +604,82 @@ void disk_cache_give_up(struct disk_cache *cache, struct disk_entry *entry)
         pthread_mutex_unlock(&cache->mutex);
         unref(cache, entry);
 }
+
+/* ---- for people ---- */
+
+static bool is_named(const struct disk_entry *entry, const char *of)
+{
+        char id[DISK_NAME_SIZE];
+        hex_encode(id, entry->id, DISK_ID_SIZE);
+        return of == NULL || strncmp(entry->shown, of, strlen(of)) == 0 || strncmp(id, of, strlen(of)) == 0;
+}
+
+void disk_rows_free(struct disk_row *rows, size_t n)
+{
+        for (size_t i = 0; i < n; i++) {
+                free(rows[i].shown);
+                free(rows[i].version);
+        }
+        free(rows);
+}
+
+static int by_id(const void *a, const void *b)
+{
+        return memcmp((*(struct disk_entry *const *)a)->id, (*(struct disk_entry *const *)b)->id, DISK_ID_SIZE);
+}
+
+static bool row_init(struct disk_row *row, const struct disk_cache *cache, const struct disk_entry *entry, uint64_t now)
+{
+        *row = (struct disk_row){.shown = strdup(entry->shown),
+                                 .version = strdup(entry->version),
+                                 .size = entry->size,
+                                 .bytes = entry->bytes,
+                                 .used_s = now > entry->used_s ? now - entry->used_s : 0,
+                                 .stored_s = now > entry->stored_s ? now - entry->stored_s : 0,
+                                 .pinned = is_pinned(cache, entry),
+                                 .in_use = entry->refs > 0};
+        memcpy(row->id, entry->id, DISK_ID_SIZE);
+        return row->shown != NULL && row->version != NULL;
+}
+
+int disk_cache_rows(struct disk_cache *cache, const char *of, const char *after, size_t max, struct disk_row **rows,
+                    size_t *n, bool *more)
+{
+        size_t n_found = 0;
+        lock_scope(&cache->mutex);
+        await_scan(cache);
+        cleanup_free struct disk_entry **found = malloc((cache->n_entries + 1) * sizeof(*found));
+        if (found == NULL)
+                return STREAMER_ENOMEM;
+        list_each_item (struct disk_entry, e, &cache->entries, in_order) {
+                char id[DISK_NAME_SIZE];
+                hex_encode(id, e->id, DISK_ID_SIZE);
+                if (is_named(e, of) && (after == NULL || strcmp(id, after) > 0))
+                        found[n_found++] = e;
+        }
+        qsort(found, n_found, sizeof(*found), by_id);
+        *more = n_found > max;
+        *n = 0;
+        n_found = *more ? max : n_found;
+        *rows = calloc(n_found + 1, sizeof(**rows));
+        bool ok = *rows != NULL;
+        for (uint64_t now = now_s(); ok && *n < n_found; (*n)++)
+                ok = row_init(&(*rows)[*n], cache, found[*n], now);
+        return ok ? 0 : STREAMER_ENOMEM;
+}
+
+bool disk_cache_remove(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
+{
+        pthread_mutex_lock(&cache->mutex);
+        struct disk_entry *entry = find(cache, id);
+        bool stored = entry != NULL && entry->state == DISK_STORED;
+        if (stored)
+                entry->refs++;
+        pthread_mutex_unlock(&cache->mutex);
+        bool removed = stored && drop_entry(cache, entry);
+        if (removed)
+                log_info("disk cache: %s: removed", entry->shown);
+        if (stored)
+                unref(cache, entry);
+        return removed;
+}

@@ -80,6 +80,23 @@ struct disk_usage {
 };
 void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage);
 
+/* ---- for people ---- */
+
+struct disk_row {
+        unsigned char id[DISK_ID_SIZE];
+        char *shown, *version;
+        uint64_t size, bytes;
+        uint64_t used_s, stored_s; /* seconds ago */
+        bool pinned, in_use;
+};
+/* The entries that `of` names: an id or the beginning of one, or the beginning of what objects are shown as; NULL: all.
+ * By id, at most `max` after the one with these digits (NULL: from the first on). STREAMER_ENOMEM. */
+int disk_cache_rows(struct disk_cache *cache, const char *of, const char *after, size_t max, struct disk_row **rows,
+                    size_t *n, bool *more);
+void disk_rows_free(struct disk_row *rows, size_t n); /* accepts NULL */
+/* Also one that is being read, or of a pinned model. False: it is not stored any more. */
+bool disk_cache_remove(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE]);
+
 /* ---- reading ---- */
 
 /* Some version of the object is stored. */

@@ -36,7 +36,7 @@ static const uint64_t of_attach = V(hello) | V(ping) | V(version) | V(list) | V(
                                   V(doctor) | V(publish_find);
 static const uint64_t of_load = V(probe) | V(load) | V(verify) | V(cancel) | V(unload) | V(set_priority) | V(pin) |
                                 V(unpin) | V(fetch) | V(keep_alive) | V(publish_begin) | V(publish_segment) |
-                                V(publish_commit) | V(publish_abort) | V(diff);
+                                V(publish_commit) | V(publish_abort) | V(diff) | V(cache) | V(cache_verify);
 _Static_assert(VERB_COUNT <= 64, "sets have a bit for each verb");
 
 enum role role_needed(enum verb verb)

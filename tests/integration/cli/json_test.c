@@ -5,7 +5,13 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+static void begin(void)
+{
+        fixture_begin((const char *const[]){"--device", "host=256MiB", "--disk-cache",
+                                            format_text("%s=1MiB", suite_path("json-cache")), NULL});
+}
+
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(each_member_is_documented_with_its_type)
 {
