@@ -13,6 +13,13 @@ struct verifying {
         const bool *stop;
 };
 
+static int differs(const struct object_copy *copy, uint64_t to, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED,
+                         "the bytes up to offset %" PRIu64 " differ from those that were stored (%s)", to,
+                         copy->file->path);
+}
+
 /* Bytes [from, from + n) of the file, at most a leaf. */
 static int verify_leaf(struct verifying *v, uint64_t from, uint64_t n, struct error *error)
 {
@@ -26,9 +33,7 @@ static int verify_leaf(struct verifying *v, uint64_t from, uint64_t n, struct er
                 return r;
         hash_bytes(to, n, digest);
         if (v->sum >= copy->n_sums || memcmp(digest, copy->sums[v->sum++], DIGEST_SIZE) != 0)
-                return error_set(error, STREAMER_EFAILED,
-                                 "the bytes up to offset %" PRIu64 " differ from those that were stored (%s)", from + n,
-                                 copy->file->path);
+                return differs(copy, from + n, error);
         return 0;
 }
 
@@ -60,7 +65,7 @@ static int verify_data(struct verifying *v, struct error *error)
         memcpy(text, copy->first, copy->header);
         if (st_parse_prefix(copy->first, size, &n, &st) < 0 || n + ST_PREFIX != copy->header ||
             st_parse(&header, text + ST_PREFIX, n, size, &st) < 0)
-                return error_set(error, STREAMER_EFAILED, "its header cannot be parsed (%s)", copy->file->path);
+                return differs(copy, copy->header, error);
         int r = verify_tensors(v, &header, error);
         st_header_deinit(&header);
         return r;
