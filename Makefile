@@ -521,6 +521,19 @@ ARCH ?=
 deb: | $(BUILD)/deps-build $(BUILD)/deps-deb
 	@DEB_VERSION='$(DEB_VERSION)' ARCH='$(ARCH)' config/deb.sh $(BUILD) $(VERSION) $(COMMIT) -j$(shell nproc)
 
+## image        build the container image streamerd:VERSION with buildah (docs/containers.md). PLATFORMS=linux/amd64,linux/arm64;
+##              BASE=another base
+PLATFORMS ?= linux/$(subst x86_64,amd64,$(subst aarch64,arm64,$(shell uname -m)))
+BASE ?=
+image: | $(BUILD)/deps-image
+	@buildah build --platform $(PLATFORMS) --manifest streamerd:$(VERSION) --ignorefile config/containerignore \
+		$(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f config/Containerfile .
+
+## check-image  check its file with hadolint, build it, and examine it: size, user, labels, bill of materials, a load. BASE: if its
+##              registry can be reached; otherwise a base like it is made by debootstrap
+check-image: | $(BUILD)/deps-image $(BUILD)/deps-packages $(BUILD)/deps-python
+	@BASE='$(BASE)' tests/image.sh $(BUILD) $(VERSION)
+
 ## check-packages
 ##              build the packages for Debian 12 and 13 in systems of their own; run lintian, autopkgtest, and install, upgrade
 ##              and remove them in containers with systemd. Needs root and Debian's mirror. RELEASES="bookworm trixie"
@@ -544,5 +557,5 @@ help:
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
 .PHONY: always all kubernetes manifests tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
-	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall deb check-packages clean help
+	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall deb image check-image check-packages clean help
 .SECONDARY:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, guard, fuzz, lint, python, wheel, deb,
-# packages) and installs them through apt. DEPS=0 never installs. It checks for libraries and commands, those for which $CC and
+# packages, image) and installs them through apt. DEPS=0 never installs. It checks for libraries and commands, those for which $CC and
 # $PKG_CONFIG build; for a missing one it installs the first of the alternative package names that apt knows, because names differ
 # between Debian and Ubuntu.
 #
@@ -80,6 +80,8 @@ file:/usr/share/pkgconfig/systemd.pc           systemd-dev systemd" ;;
         packages) echo "
 command:debootstrap         debootstrap
 command:systemd-nspawn      systemd-container" ;;
+        image) echo "
+command:buildah             buildah" ;;
         fuzz) echo "
 command:clang-14,clang-18,clang                clang-14 clang-18 clang
 archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;

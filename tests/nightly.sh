@@ -30,6 +30,7 @@ stage soak "${make[@]}" soak
 stage fuzz "${make[@]}" fuzz "FUZZ_SECONDS=$FUZZ_SECONDS"
 stage vllm "${make[@]}" check-vllm
 stage packages "${make[@]}" check-packages
+stage image "${make[@]}" check-image
 stage mutants "${make[@]}" mutate "$@"
 stage coverage "${make[@]}" coverage
 
