@@ -8,8 +8,8 @@ without: the text after two spaces is then a remark. After "$ " the lines that f
 numbers, and spaces, may differ, and "..." stands for anything. It is a configuration if its first line is a key of
 streamerd.yaml(5).
 
-Everything runs in a root of its own, whose /models, /srv, /run and /tmp are empty, beside a daemon at the usual socket that has
-loaded a model. Needs root, and a mount namespace of its own."""
+Everything runs in a root of its own, whose /models, /srv, /run and /tmp are empty and whose other folders are read-only,
+beside a daemon at the usual socket that has loaded a model. Needs root, and a mount namespace of its own."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ SOCKET = "/run/streamerd/streamerd.sock"
 ENGINES = "needs an engine: make check-vllm runs them"
 PYTHON = "needs the wheel: make check-python runs them"
 CONTAINERS = "needs a container engine"
-LONG = "takes from minutes to hours: make nightly runs them"
+BUILDS = "builds, tests or installs for minutes: CI and make nightly do"
+CHANGES = "changes the machine: make check-packages runs it in containers"
 MANAGER = "needs a service manager: make check-servers runs one in a container"
 
-# Blocks that begin with a program that is not here.
+# Blocks with a program that is not here, or that is not for a machine that only runs tests.
 PROGRAMS_NOT_HERE = {
     "vllm": ENGINES,
     "python -m sglang.launch_server": ENGINES,
@@ -46,16 +47,16 @@ PROGRAMS_NOT_HERE = {
     "docker": CONTAINERS,
     "helm": "needs helm: make check-servers renders the chart with its code",
     "systemd-creds": MANAGER,
+    "make": BUILDS,
+    "apt": CHANGES,
+    "dpkg": CHANGES,
 }
 # A page and the beginning of a block, and why it is not run here. An entry that fits no block is an error.
 NOT_HERE = {
-    ("README.md", "make demo"): "builds and tests everything: CI does",
     ("README.md", "streamerctl load /models/llama-3-8b                        inference"): "a drawing",
     ("docs/architecture.md", "streamerctl load"): "a drawing",
     ("docs/disk-cache.md", "$ streamerctl load s3:"): "needs a store: tests/integration/disk loads from one",
-    ("docs/operations.md", "make install"): MANAGER,
     ("docs/operations.md", "systemctl restart"): MANAGER,
-    ("docs/reliability.md", "make soak"): LONG,
 }
 # Blocks whose output is that of another machine, or of a busy one: they run, and it is not compared.
 OTHER_MACHINE = {("docs/access.md", "$ streamerctl whoami"): "", ("docs/cuda.md", "$ streamerctl doctor"): ""}
@@ -110,8 +111,9 @@ def find(table: dict[tuple[str, str], Any], block: Block) -> Any:
 
 
 def not_here(block: Block) -> str | None:
-    text = block.text.removeprefix("$ ")
-    return next((why for program, why in PROGRAMS_NOT_HERE.items() if text.startswith(program + " ")), None)
+    lines = [line.removeprefix("$ ") for line in block.text.splitlines()]
+    reasons = (why for program, why in PROGRAMS_NOT_HERE.items() for line in lines if line.startswith(program + " "))
+    return next(reasons, None)
 
 
 def is_command(line: str) -> bool:
@@ -224,9 +226,11 @@ def change_root() -> None:
         elif entry.name not in ("mnt", "models", "run", "srv", "tmp") and entry.is_dir():
             place.mkdir()
             shell(f"mount --rbind {entry.path} {place}")
+            if entry.name not in ("dev", "proc", "sys"):
+                shell(f"mount -o remount,bind,ro {place}")
     for path in (p for p in (TOP, BUILD) if p.is_relative_to("/tmp")):
         (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
-        shell(f"mount --bind {path} {root}{path}")
+        shell(f"mount --bind {path} {root}{path} && mount -o remount,bind,ro {root}{path}")
     for name in ("tmp", "etc/streamerd", "models", "run/streamerd", "srv/models/ml", "srv/models/other"):
         (root / name).mkdir(parents=True, exist_ok=True)
     # Users and groups that the pages name.
