@@ -95,11 +95,11 @@ def load_into(
             raise InvalidError("load_into: the module has no name_or_path; name the source")
     if key is not None:
         chosen = _of_resident("a published model", options, ("device", "timeout", "socket", "autostart"))
-        load_published(module, _name_of(source, "key"), key=key, base=base, **chosen)
+        load_published(module, _name_of(source, "key", "published"), key=key, base=base, **chosen)
         return [], []
     if generation is not None:
         chosen = _of_resident("a generation", options, ("device", "digest", "timeout", "socket", "autostart"))
-        with attach(_name_of(source, "generation"), generation=generation, **chosen) as model:
+        with attach(_name_of(source, "generation", "resident"), generation=generation, **chosen) as model:
             return _copy_into(module, model, strict)
     if not isinstance(source, Model):
         with open(source, framework="torch", **options) as model:
@@ -137,9 +137,9 @@ def _copy_into(module: Module, model: Model[Any], strict: bool) -> tuple[list[st
     return missing, unexpected
 
 
-def _name_of(source: Source | Model[Any], option: str) -> str:
+def _name_of(source: Source | Model[Any], option: str, kind: str) -> str:
     if not isinstance(source, str):
-        raise InvalidError(f"load_into: with a {option} the source is the name of a resident model")
+        raise InvalidError(f"load_into: with a {option} the source is the name of a {kind} model")
     return source
 
 

@@ -315,9 +315,10 @@ def test_the_model_is_found_by_its_name_whatever_else_has_it(daemon: Daemon, fol
         ({"generation": True}, "generation: True is no number"),
         ({"generation": "3"}, "generation: '3' is no number"),
         ({"generation": 3, "digest": "x"}, "is not a digest of 32 hexadecimal digits"),
+        ({"source": Path("m"), "generation": 3}, "with a generation the source is the name of a resident model"),
         ({"generation": 3, "pin": True}, "load_into: a generation has no option pin"),
     ],
 )
 def test_options_of_a_generation_are_checked(daemon: Daemon, options: dict[str, Any], text: str) -> None:
     with pytest.raises(streamerd.InvalidError, match=text):
-        streamerd.load_into(Tied(), "m", **options)
+        streamerd.load_into(Tied(), **{"source": "m", **options})
