@@ -372,8 +372,8 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(ARCHIVES)
 bench: all $(BUILD)/bench
 	@$(BUILD)/bench
 
-## bench-guard  compare the instructions of parsing, planning, manifests, attaching, and of a block from disk and from http
-##              with tests/bench/guard.json (within 3 %); after an intended change: tests/bench/guard.py --update
+## bench-guard  compare the instructions of parsing, planning, manifests, attaching, a pin beside 1 and 2,000 models, and of a
+##              block from disk and from http with tests/bench/guard.json (within 3 %); after an intended change: tests/bench/guard.py --update
 bench-guard: all $(BUILD)/bench | $(BUILD)/deps-guard
 	@python3 tests/bench/guard.py
 

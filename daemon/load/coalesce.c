@@ -56,7 +56,8 @@ static struct generation *find_same(const struct load_target *target, uint64_t n
 /* The number under which all ranks are resident; other numbers may lack some. 0: none. */
 static uint64_t number_of_ranks(const struct load *load)
 {
-        list_each_item (const struct generation, g, &load->loads->resident->generations, link) {
+        resident_each_identical(g, load->loads->resident, &load->targets[0].part->identity)
+        {
                 bool all = g->number != 0 && g->device == load->targets[0].device &&
                            find_same(&load->targets[0], g->number) == g;
                 for (size_t i = 1; all && i < load->n_targets; i++)
@@ -181,6 +182,7 @@ static bool share(struct load_target *target, struct generation *same, bool serv
         generation_get(same);
         target->generation = same;
         target->served = same->sequence;
+        target->served_number = same->number;
         target_set_state(target, TARGET_SERVES);
         target->copy.dead = true; /* nothing is copied there */
         load->number = same->number;
@@ -245,7 +247,8 @@ static void set_numbers(struct load *load)
                         generation_assign_number(g);
                         number = g->number;
                 }
-                load->number = g->number = number;
+                generation_set_number(g, number);
+                load->number = number;
         }
 }
 

@@ -315,7 +315,7 @@ static void take_samples(struct load *load)
 {
         load_each_target (t, load)
                 if (t->generation != NULL && target_lives(t))
-                        t->generation->identity = t->part->identity;
+                        generation_set_identity(t->generation, &t->part->identity);
 }
 
 static void take_identities(struct load *load)
@@ -324,9 +324,8 @@ static void take_identities(struct load *load)
                 struct generation *g = t->generation;
                 if (g == NULL)
                         continue;
-                g->identity = t->part->identity;
+                generation_set_identity(g, &t->part->identity);
                 g->files = source_files_ref(t->part->files);
-                g->has_identity = true;
         }
 }
 

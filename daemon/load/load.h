@@ -168,7 +168,8 @@ struct load_target {
         enum target_state state;
         struct error error; /* why it failed */
         bool resident;      /* when the source was opened, these files were */
-        uint64_t served;    /* TARGET_SERVES: the sequence of the generation, which a load that waits does not hold */
+        /* TARGET_SERVES: the sequence and the number of the generation, which a load that waits does not hold. */
+        uint64_t served, served_number;
         struct read_target copy;
         struct table manifest; /* from the host cache, until it is the generation's */
         struct table arrival;  /* the generation's, once that is ready */

@@ -201,9 +201,11 @@ struct generation *target_generation(const struct load_target *target)
 {
         if (target->generation != NULL || target->state != TARGET_SERVES)
                 return target->generation;
-        list_each_item (struct generation, g, &target->load->loads->resident->generations, link)
-                if (g->sequence == target->served)
-                        return g->state == GENERATION_READY ? g : NULL;
+        resident_each_numbered(g, target->load->loads->resident,
+                               target->served_number) if (g->sequence == target->served) return g->state ==
+                        GENERATION_READY
+                ? g
+                : NULL;
         return NULL;
 }
 

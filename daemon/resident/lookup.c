@@ -128,9 +128,7 @@ struct generation *resident_any(struct resident *resident, const char *name)
         struct generation *found = resident_named(resident, name);
         if (found != NULL)
                 return found;
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (generation_drains(g) && strcmp(generation_name(g), name) == 0)
-                        found = g;
+        resident_each_named(n, resident, name) if (generation_drains(n->generation)) found = n->generation;
         return found;
 }
 
@@ -158,42 +156,35 @@ uid_t generation_owner(const struct generation *generation)
 
 /* ---- the same files ---- */
 
-/* Equal but for the sample. */
-static bool resembles(const struct generation *g, const struct source_identity *identity)
-{
-        return g->has_identity && memcmp(g->identity.digest, identity->digest, DIGEST_SIZE) == 0;
-}
-
-/* Ready or loading, from exactly these files. One that is loading has no sample yet: it reads the files now. */
+/* Ready or loading, from exactly these files, as one of those that are equal but for the sample. One that is loading
+ * has no sample yet: it reads the files now. */
 static bool provides(const struct generation *g, const struct source_identity *identity)
 {
         bool same_sample = memcmp(g->identity.sample, identity->sample, DIGEST_SIZE) == 0;
-        return resembles(g, identity) &&
-               (g->state == GENERATION_LOADING || (g->state == GENERATION_READY && same_sample));
+        require(g->has_identity);
+        return g->state == GENERATION_LOADING || (g->state == GENERATION_READY && same_sample);
 }
 
 bool resident_resembles(const struct resident *resident, const struct source_identity *identity)
 {
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if ((g->state == GENERATION_READY || g->state == GENERATION_CACHED) && resembles(g, identity))
-                        return true;
+        resident_each_identical(g, resident, identity) if (g->state == GENERATION_READY ||
+                                                           g->state == GENERATION_CACHED) return true;
         return false;
 }
 
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
                                  const struct device *device, const struct generation *except, uint64_t number)
 {
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (g != except && g->device == device && (number == 0 || g->number == number) && provides(g, identity))
-                        return g;
+        resident_each_identical(g, resident, identity) if (g != except && g->device == device &&
+                                                           (number == 0 || g->number == number) &&
+                                                           provides(g, identity)) return g;
         return NULL;
 }
 
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name)
 {
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (g->number != 0 && provides(g, identity) && generation_has_name(g, name))
-                        return g->number;
+        resident_each_identical(g, resident, identity) if (g->number != 0 && provides(g, identity) &&
+                                                           generation_has_name(g, name)) return g->number;
         return 0;
 }
 
@@ -224,28 +215,32 @@ int resident_no_model(const struct resident *resident, const char *name, struct 
 
 /* ---- leases and references ---- */
 
-bool generation_is_rank_of(const struct generation *g, const struct generation *other)
-{
-        return g == other || (g->n_ranks > 0 && g->number != 0 && g->number == other->number && other->n_ranks > 0);
-}
-
 bool generation_matches_name(const struct generation *generation, const char *name)
 {
         if (generation->n_ranks < 2 || list_empty(&generation->names))
                 return generation_has_name(generation, name);
-        list_each_item (const struct generation, g, &generation->resident->generations, link)
-                if (generation_is_rank_of(generation, g) && generation_has_name(g, name))
-                        return true;
+        generation_each_rank(g, generation) if (generation_has_name(g, name)) return true;
         return false;
+}
+
+struct generation *resident_next_matching(struct resident *resident, const char *name, const struct generation *last)
+{
+        struct generation *next = NULL;
+        resident_each_named(n, resident, name) generation_each_rank(g, n->generation)
+        {
+                bool follows = (last == NULL || g->sequence > last->sequence) &&
+                               (next == NULL || g->sequence < next->sequence);
+                if (follows && generation_matches_name(g, name))
+                        next = g;
+        }
+        return next;
 }
 
 bool generation_is_held(const struct generation *generation)
 {
         if (generation->n_ranks < 2) /* it is called for each model in turn */
                 return generation->n_leases + generation->refs > 0;
-        list_each_item (const struct generation, g, &generation->resident->generations, link)
-                if (generation_is_rank_of(generation, g) && !list_empty(&g->names) && g->n_leases + g->refs > 0)
-                        return true;
+        generation_each_rank(g, generation) if (!list_empty(&g->names) && g->n_leases + g->refs > 0) return true;
         return false;
 }
 

@@ -26,7 +26,10 @@ void generation_set_state(struct generation *generation, enum generation_state s
                 [GENERATION_FAILED] = TO(UNLOADED),
         };
 #undef TO
+        generation_index_leave_state(generation);
         change_state(generation->state, state, allowed);
+        generation_index_enter_state(generation);
+        idle_refresh(generation);
 }
 
 const char *model_origin_name(enum model_origin origin)
@@ -56,6 +59,8 @@ void resident_init(struct resident *resident, struct wake *wake, struct device *
         list_init(&resident->generations);
         list_init(&resident->reap);
         buckets_init(&resident->by_name);
+        generation_index_init(resident);
+        idle_init(resident);
 }
 
 /* ---- life ---- */
@@ -70,8 +75,20 @@ void generation_settings_changed(struct generation *generation)
 {
         const struct resident *resident = generation->resident;
         require(generation->magic == GENERATION_MAGIC);
+        idle_refresh(generation);
         if (resident->generation_due != NULL)
                 resident->generation_due(resident->persist, generation);
+}
+
+void generation_set_number(struct generation *generation, uint64_t number)
+{
+        generation_index_set_number(generation, number);
+        generation_settings_changed(generation);
+}
+
+void generation_assign_number(struct generation *generation)
+{
+        generation_set_number(generation, ++generation->resident->last_number);
 }
 
 static void name_due(const struct model_name *name)
@@ -110,7 +127,7 @@ static void name_free(struct model_name *name)
 {
         if (name == NULL)
                 return;
-        require(name->fallback == NULL);
+        require(name->fallback == NULL && (name->generation == NULL || !tree_is_linked(&name->in_order)));
         free(name->source);
         free(name->caller);
         free(name);
@@ -167,7 +184,11 @@ int generation_add_name(struct generation *generation, const char *name, const c
                 n->charge = *charge;
                 *charge = (struct quota_charge){.user = NULL};
         }
+        if (generation->last_name != NULL) /* it does not count beside a name */
+                tree_remove(&generation->resident->names, &generation->last_name->in_order);
         n->generation = generation;
+        tree_node_init(&n->in_order);
+        tree_insert(&generation->resident->names, &n->in_order);
         n->sequence = ++generation->resident->last_name;
         list_append(&generation->names, &n->link);
         list_append(resident_bucket(generation->resident, name), &n->by_name);
@@ -225,6 +246,14 @@ static void add_ended(const struct generation *g, const struct model_name *name)
         snprintf(e->name, sizeof(e->name), "%s", name->text);
 }
 
+static void forget_last_name(struct generation *generation)
+{
+        if (generation->last_name != NULL)
+                tree_remove(&generation->resident->names, &generation->last_name->in_order);
+        name_free(generation->last_name);
+        generation->last_name = NULL;
+}
+
 /* The one place where a generation loses a name; it stores the last one, for messages. Each removal is one event: that
  * of a name beside others is a change of its own, that of the last one ends what serves, or lets a failure be freed. */
 static void remove_name(struct generation *generation, struct model_name *name)
@@ -238,9 +267,11 @@ static void remove_name(struct generation *generation, struct model_name *name)
         list_remove(&name->link);
         list_remove(&name->by_name);
         quota_discharge(&name->charge);
-        name_free(generation->last_name);
+        forget_last_name(generation);
         generation->last_name = name;
+        idle_refresh(generation); /* of its ranks that without a name does not count */
         if (!list_empty(&generation->names)) {
+                tree_remove(&generation->resident->names, &name->in_order);
                 if (generation->reported)
                         report(generation, name->text);
                 return;
@@ -258,7 +289,9 @@ static void remove_name(struct generation *generation, struct model_name *name)
 static struct generation *generation_free(struct generation *generation)
 {
         require(generation->n_fallbacks == 0 && !generation->in_store && list_empty(&generation->names));
-        name_free(generation->last_name);
+        forget_last_name(generation);
+        generation_index_remove(generation);
+        idle_remove(generation);
         list_remove(&generation->link);
         list_remove(&generation->reap);
         list_remove(&generation->change.in_changes);
@@ -297,6 +330,8 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->reap);
         list_init(&g->change.in_changes);
         list_init(&g->in_persist);
+        generation_index_add(g);
+        idle_add(g);
         list_init(&g->names);
         list_init(&g->leases);
         g->source = strdup(source);
@@ -304,11 +339,6 @@ struct generation *generation_new(struct resident *resident, const char *name, c
                 return generation_free(g);
         list_append(&resident->generations, &g->link);
         return g;
-}
-
-void generation_assign_number(struct generation *generation)
-{
-        generation->number = ++generation->resident->last_number;
 }
 
 int resident_charge_model(struct resident *resident, const char *name, const struct device *device,
@@ -335,11 +365,8 @@ void generation_uncharge(struct generation *generation)
 void generation_used(struct generation *generation)
 {
         generation->last_used_ns = now_ns();
-        if (generation->n_ranks < 2)
-                return;
-        list_each_item (struct generation, g, &generation->resident->generations, link)
-                if (generation_is_rank_of(generation, g))
-                        g->last_used_ns = generation->last_used_ns;
+        generation_each_rank(g, generation) g->last_used_ns = generation->last_used_ns;
+        idle_refresh(generation);
 }
 
 int generation_make_segments(struct generation *generation, size_t n)
@@ -446,10 +473,11 @@ static bool has_all_names(const struct generation *generation, const struct gene
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device,
                     const struct generation *successor)
 {
-        list_each_item (const struct generation, g, &resident->generations, link) {
+        resident_each_numbered(g, resident, number)
+        {
                 bool ended = is_unused(g) && g->persisted == NULL && !holds_memory(g) && list_empty(&g->names);
                 bool restored = g->state == GENERATION_CACHED && successor != NULL && has_all_names(successor, g);
-                if (g->number == number && g->device == device && !ended && !restored)
+                if (g->device == device && !ended && !restored)
                         return true;
         }
         return false;
@@ -506,12 +534,14 @@ void generation_get(struct generation *generation)
 {
         require(!generation->releasing);
         generation->refs++;
+        idle_refresh(generation);
 }
 
 void generation_put(struct generation *generation)
 {
         require(generation->refs > 0);
         generation->refs--;
+        idle_refresh(generation);
         generation_reap_later(generation);
 }
 
@@ -544,7 +574,12 @@ void generation_revoke(struct generation *generation)
 
 void generation_drain_for(struct generation *generation, uint64_t timeout_ns)
 {
-        generation->drained_by_ns = timeout_ns > 0 ? ns_after(now_ns(), timeout_ns) : 0;
+        generation_drain_until(generation, timeout_ns > 0 ? ns_after(now_ns(), timeout_ns) : 0);
+}
+
+void generation_drain_until(struct generation *generation, uint64_t at_ns)
+{
+        generation->drained_by_ns = at_ns;
         generation_settings_changed(generation);
 }
 
@@ -560,11 +595,11 @@ void generation_take_over(struct generation *generation, const char *name)
                         continue;
                 /* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. */
                 if (old->state != GENERATION_FAILED && old->settings.pinned)
-                        list_each_item (struct generation, g, &generation->resident->generations, link)
-                                if (generation_is_rank_of(generation, g)) {
-                                        g->settings.pinned = true;
-                                        generation_settings_changed(g);
-                                }
+                        generation_each_rank(g, generation)
+                        {
+                                g->settings.pinned = true;
+                                generation_settings_changed(g);
+                        }
                 /* The drain timeout starts only if it drains, not while it serves under another name. */
                 if (old->names.next == old->names.prev)
                         generation_drain_for(old, generation->settings.drain_timeout_ns);
@@ -597,10 +632,11 @@ void generation_ready(struct generation *generation)
 /* At most `failed_kept` failures stay listed, the newest. */
 static void forget_failures(const struct resident *resident)
 {
+        const struct list *failed = &resident->in_state[GENERATION_FAILED];
         uint64_t n = 0;
-        for (struct list *pos = resident->generations.prev; pos != &resident->generations; pos = pos->prev) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (g->state == GENERATION_FAILED && !list_empty(&g->names) && ++n > resident->failed_kept)
+        for (struct list *pos = failed->prev; pos != failed; pos = pos->prev) {
+                struct generation *g = container_of(pos, struct generation, in_state);
+                if (!list_empty(&g->names) && ++n > resident->failed_kept)
                         generation_drop_all(g);
         }
 }

@@ -30,6 +30,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/quota.h"
+#include "daemon/base/tree.h"
 #include "daemon/crypt/encryption.h"
 #include "daemon/device/device.h"
 #include "daemon/resident/published.h"
@@ -97,8 +98,9 @@ const struct ended *ended_find(const struct ended_ring *ring, const char *name, 
 /* ---- generations ---- */
 
 struct model_name {
-        struct list link;    /* in generation->names */
-        struct list by_name; /* in resident->by_name */
+        struct list link;          /* in generation->names */
+        struct list by_name;       /* in resident->by_name */
+        struct tree_node in_order; /* in resident->names */
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
         uint64_t sequence;          /* of all names, ascending */
@@ -134,10 +136,13 @@ struct change_link {
 };
 
 struct generation {
-        unsigned magic;    /* GENERATION_MAGIC */
-        struct list link;  /* in resident->generations, oldest first */
-        struct list reap;  /* in resident->reap: something that held it back has ended */
-        uint64_t sequence; /* in resident->generations, ascending; never reused */
+        unsigned magic;               /* GENERATION_MAGIC */
+        struct list link;             /* in resident->generations, oldest first */
+        struct list in_state;         /* in resident->in_state[state] */
+        struct tree_node by_number;   /* in resident->by_number, once it has one */
+        struct tree_node by_identity; /* in resident->by_identity, once it has one */
+        struct list reap;             /* in resident->reap: something that held it back has ended */
+        uint64_t sequence;            /* in resident->generations, ascending; never reused */
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;
@@ -182,6 +187,9 @@ struct generation {
         struct model_settings settings;
         uint64_t drained_by_ns; /* draining: it is unloaded by force then; 0: never */
         uint64_t last_used_ns;  /* load, attach, detach */
+        /* As it is in the trees of idle.c. */
+        struct tree_node by_value, by_deadline;
+        uint64_t idle_bytes, idle_priority, idle_since_ns, deadline_ns;
         struct host_copy *copy; /* cached: the copy in host memory; else NULL */
         uint64_t dropped_ns;    /* draining or failed since */
         struct work work;       /* the release */
@@ -206,13 +214,29 @@ static inline bool generation_drains(const struct generation *generation)
         return generation->state == GENERATION_DRAINING || generation->state == GENERATION_REVOKED;
 }
 
+/* Generations of one device that may be evicted. */
+struct idle {
+        struct tree by_value; /* the least valuable first */
+        uint64_t bytes;
+};
+#define RESIDENT_DEVICES 64
+
 struct resident {
         struct list generations;
         uint64_t last_sequence;
         struct list reap;  /* of struct generation: examined in a later turn of the loop */
         struct wake *wake; /* posts that */
         struct callback reap_later;
-        struct buckets by_name; /* of struct model_name, by what their text hashes to */
+        /* Of its generations: lists by state, the latest change last, and trees by number and by identity; of these the
+         * oldest first. */
+        struct list in_state[GENERATION_UNLOADED + 1];
+        size_t n_in_state[GENERATION_UNLOADED + 1];
+        struct tree by_number, by_identity;
+        uint64_t n_cached, n_cached_ranks;  /* numbers of cached generations; of these, generations that are ranks */
+        struct idle idle[RESIDENT_DEVICES]; /* by device number */
+        struct tree deadlines;              /* of generations, by the earliest time at which they may expire (idle.c) */
+        struct buckets by_name;             /* of struct model_name, by what their text hashes to */
+        struct tree names; /* the same, and the last names of those that drain: by text, then the oldest first */
         uint64_t last_name;
         struct device **devices;
         size_t n_devices;
@@ -252,6 +276,41 @@ int resident_full_error(const struct resident *resident, const struct device *de
 struct device *resident_device(struct resident *resident, const char *name, struct error *error);
 
 /* ---- look-ups; NULL if none ---- */
+
+/* The generations of a number, oldest first; it is not 0. */
+struct generation *resident_first_numbered(const struct resident *resident, uint64_t number);
+struct generation *generation_next_numbered(const struct generation *generation);
+#define resident_each_numbered(g, resident, n)                                                                         \
+        for (struct generation *g = resident_first_numbered(resident, n); g != NULL; g = generation_next_numbered(g))
+
+/* A generation with all of its ranks, oldest first, in whatever state. */
+struct generation *generation_first_rank(const struct generation *generation);
+struct generation *generation_next_rank(const struct generation *generation, const struct generation *rank);
+#define generation_each_rank(rank, g)                                                                                  \
+        for (struct generation *rank = generation_first_rank(g); rank != NULL; rank = generation_next_rank(g, rank))
+
+/* The generations of these files, but for the sample, oldest first. */
+struct generation *resident_first_identical(const struct resident *resident, const struct source_identity *identity);
+struct generation *generation_next_identical(const struct generation *generation);
+#define resident_each_identical(g, resident, identity)                                                                 \
+        for (struct generation *g = resident_first_identical(resident, identity); g != NULL;                           \
+             g = generation_next_identical(g))
+
+/* The names of this text, and the last names of what drains, in the order of their generations. */
+struct model_name *resident_first_named(const struct resident *resident, const char *text);
+struct model_name *model_name_next(const struct model_name *name); /* of any text */
+#define resident_each_named(n, resident, name)                                                                         \
+        for (struct model_name *n = resident_first_named(resident, name); n != NULL && strcmp(n->text, name) == 0;     \
+             n = model_name_next(n))
+/* The first from this text on. */
+struct model_name *resident_name_from(const struct resident *resident, const char *text);
+
+/* The generations that generation_matches_name(), oldest first: the one after `last`, NULL: the first. Any of them may
+ * change meanwhile. */
+struct generation *resident_next_matching(struct resident *resident, const char *name, const struct generation *last);
+#define resident_each_matching(g, resident, name)                                                                      \
+        for (struct generation *g = resident_next_matching(resident, name, NULL); g != NULL;                           \
+             g = resident_next_matching(resident, name, g))
 
 struct generation *resident_ready(struct resident *resident, const char *name);
 /* STREAMER_ENOENT, with what happened to the model of this name. (Clients suggest the nearest one.) */
@@ -318,6 +377,9 @@ void generation_set_state(struct generation *generation, enum generation_state s
 struct generation *generation_new(struct resident *resident, const char *name, const char *source,
                                   struct device *device, uid_t owner);
 void generation_assign_number(struct generation *generation);
+void generation_set_number(struct generation *generation, uint64_t number);
+/* Of the files that it is loaded from. */
+void generation_set_identity(struct generation *generation, const struct source_identity *identity);
 
 /* Charges the user for a model, or a further name, of this name on the device; where it replaces one that is charged to
  * them, only from quota_commit() on. STREAMER_ELIMIT, STREAMER_ENOMEM. */
@@ -345,6 +407,7 @@ bool generation_is_idle(const struct generation *generation);
 void generation_drop_all(struct generation *generation);
 /* It drains, or is about to, and is unloaded by force after so long; 0: never. */
 void generation_drain_for(struct generation *generation, uint64_t timeout_ns);
+void generation_drain_until(struct generation *generation, uint64_t at_ns); /* 0: for ever */
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in
  * quarantine, until the leases end. */
 void generation_revoke(struct generation *generation);
@@ -406,3 +469,30 @@ uint64_t generation_expires_in(const struct generation *generation, uint64_t now
 /* Unloads models whose keep-alive is over, and revokes the leases of generations that have drained for longer than
  * their drain timeout. Returns when it is to be called again; UINT64_MAX: not before something changes. */
 uint64_t resident_expire(struct resident *resident, uint64_t now);
+
+/* ---- idle generations (idle.c) ---- */
+
+/* When it expires, or is revoked if it drains; 0: never, or not while it is in use. */
+uint64_t idle_deadline(const struct generation *generation);
+/* The first of those whose time has come, which is not among them any more; NULL: none. */
+struct generation *idle_take_due(struct resident *resident, uint64_t now);
+/* When that is to be called again; UINT64_MAX: not before something changes. */
+uint64_t idle_next_due(const struct resident *resident);
+
+/* Of model.c: what decides on it has changed, its state, settings, leases, references, last use or charge, or those of
+ * one of its ranks. */
+void idle_init(struct resident *resident);
+void idle_add(struct generation *generation);
+void idle_remove(struct generation *generation);
+void idle_refresh(struct generation *generation);
+
+/* ---- the lists and trees of generations (generation_index.c), of model.c ---- */
+
+void generation_index_init(struct resident *resident);
+/* A new generation, in its state; and one that ends. */
+void generation_index_add(struct generation *generation);
+void generation_index_remove(struct generation *generation);
+/* Before and after a state changes. */
+void generation_index_leave_state(struct generation *generation);
+void generation_index_enter_state(struct generation *generation);
+void generation_index_set_number(struct generation *generation, uint64_t number);

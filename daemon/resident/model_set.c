@@ -32,20 +32,18 @@ void model_set_find(struct model_set *set, struct resident *resident, const char
 {
         set->name = name;
         set->n = 0;
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (set->n < MODEL_SET_MAX && model_set_same(g, of) &&
-                    (generation_has_name(g, name) || (drains(g) && strcmp(generation_name(g), name) == 0)))
-                        set->members[set->n++] = g;
+        resident_each_named(n, resident, name) /* of one that has other names its last one is not among these */
+                if (set->n < MODEL_SET_MAX && model_set_same(n->generation, of)) set->members[set->n++] = n->generation;
         qsort(set->members, set->n, sizeof(set->members[0]), compare_members);
 }
 
 void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why)
 {
-        list_each_item (struct generation, g, &generation->resident->generations, link)
-                if (g->state == state && generation_is_rank_of(generation, g)) {
-                        end_reason_set(&g->end, end, "%s", why);
-                        generation_drop_all(g);
-                }
+        generation_each_rank(g, generation) if (g->state == state)
+        {
+                end_reason_set(&g->end, end, "%s", why);
+                generation_drop_all(g);
+        }
 }
 
 struct generation *model_set_on(const struct model_set *set, const struct device *device)

@@ -4,7 +4,7 @@
 The daemon, and a client for `attach`, run under callgrind. What counts are the instructions of our own code, by source
 folder: the C library, xxHash and libcurl choose other code on other processors. A run without the work is subtracted.
 A figure that exceeds its baseline by more than 3 % fails; one that falls below it as far is named, so that the baseline
-is updated. Baselines hold for one compiler version and one linker (dynamic calls cost another number of instructions with
+is updated. A pin beside 2,000 models may take half as many instructions more than one beside none. Baselines hold for one compiler version and one linker (dynamic calls cost another number of instructions with
 another one): otherwise the figures are printed and not compared.
 """
 
@@ -14,6 +14,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -31,12 +32,15 @@ BUILD = (ROOT / os.environ.get("STREAMERD_BUILD", "build")).resolve()
 BASELINE = Path(__file__).with_suffix(".json")
 TOLERANCE = 0.03
 TENSORS, BLOCKS, ATTACHES = 20000, 256, 50
+MODELS, PINS = 2000, 100
+GROWTH = 1.5  # of a pin beside as many models
 REPEATS = 3  # timers add a little to every run: the least of these counts
 MIB = 1 << 20
 OWN = ("daemon/", "client/", "proto/")
 PARSING = ("daemon/base/json/", "daemon/model/")
 MOVING = ("daemon/io/", "daemon/load/", "daemon/device/")  # without the timers of the event loop
 ATTACHING = ("daemon/serve/", "daemon/resident/", "proto/")
+CHANGING = ("daemon/serve/verbs/", "daemon/serve/events/", "daemon/serve/access/", "daemon/resident/")
 
 
 def write_model(path: Path, tensors: int, each: int) -> Path:
@@ -97,6 +101,27 @@ def one_run(folder: Path, name: str, work: Callable[[Daemon], None]) -> dict[str
         if not daemon.stop(60):
             raise SystemExit(f"the daemon did not end: {daemon.tail()}")
     return costs(out)
+
+
+def change_costs(folder: Path, small: Path, models: int) -> int:
+    """Instructions of a pin and its end beside other models, with the passes that they cause."""
+    out = folder / f"pins-{models}.out"
+    under = [*callgrind(out), "--instr-atstart=no"]
+    with Daemon(BUILD, folder / f"pins-{models}", [folder], {"device": "host", "budget": "1GiB"}, under=under).start(120) as daemon:
+        for i in range(models):
+            name = folder / f"model-{i}.safetensors"
+            if not name.exists():
+                shutil.copy(small, name)
+            daemon.ctl("load", str(name))
+        control = ["callgrind_control", str(daemon.pid)]
+        subprocess.run([*control, "--instr=on"], check=True, stdout=subprocess.DEVNULL)
+        for _ in range(PINS):
+            daemon.ctl("pin", "model-0")
+            daemon.ctl("unpin", "model-0")
+        subprocess.run([*control, "--instr=off"], check=True, stdout=subprocess.DEVNULL)
+        if not daemon.stop(60):
+            raise SystemExit(f"the daemon did not end: {daemon.tail()}")
+    return total(costs(out), CHANGING) // PINS
 
 
 # ---- an HTTP server of files, with ranges ----
@@ -166,6 +191,9 @@ def measure(folder: Path) -> dict[str, int]:
     attached = daemon_costs(folder, "attach", attach)
     found["attach_daemon"] = (total(attached, ATTACHING) - total(tensors, ATTACHING)) // (ATTACHES + 1)
     found["attach_client"] = total(costs(client), OWN)
+
+    found["pin_beside_1"] = change_costs(folder, small, 1)
+    found["pin_beside_2000"] = change_costs(folder, small, MODELS)
     return found
 
 
@@ -184,13 +212,16 @@ def main() -> None:
     compared = baseline["toolchain"] == toolchain()
     failed = False
     for row, value in found.items():
-        expected = baseline["instructions"][row]
+        expected = baseline["instructions"].get(row, value)
         change = value / expected - 1
         verdict = ""
         if compared and abs(change) > TOLERANCE:
             failed |= change > 0
             verdict = "more than the baseline" if change > 0 else "less than the baseline: run guard.py --update"
         print(f"{row:34} {value:>12,} instructions  {change:+.1%}  {verdict}")
+    if found["pin_beside_2000"] > GROWTH * found["pin_beside_1"]:
+        failed = True
+        print(f"a pin beside {MODELS:,} models takes more than {GROWTH} times the instructions of one beside itself alone")
     if not compared:
         print(f"not compared: the baseline is of {baseline['toolchain']}, this build of {toolchain()}")
     sys.exit(failed)

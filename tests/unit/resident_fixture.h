@@ -140,6 +140,26 @@ static inline struct generation *failed(struct generation *g, const char *text)
         return g;
 }
 
+/* As a client pins it. */
+static inline void set_pin(struct generation *g, bool pinned)
+{
+        g->settings.pinned = pinned;
+        generation_settings_changed(g);
+}
+
+static inline struct generation *set_keep_alive(struct generation *g, uint64_t keep_alive_ns)
+{
+        g->settings.keep_alive_ns = keep_alive_ns;
+        generation_settings_changed(g);
+        return g;
+}
+
+static inline void set_last_used(struct generation *g, uint64_t at_ns)
+{
+        g->last_used_ns = at_ns;
+        generation_settings_changed(g);
+}
+
 /* ---- leases ---- */
 
 /* An eventfd replaces the pidfd, because no test waits on it. */

@@ -30,9 +30,12 @@ static void ledger_make(struct ledger *ledger, const struct resident *resident)
         *ledger = (struct ledger){0};
         for (size_t i = 0; i < resident->n_devices; i++)
                 ledger->unused[i] = device_unused(resident->devices[i]);
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (generation_is_freeing(g, now))
-                        ledger->freeing[g->device->number] += g->charged;
+        static const enum generation_state states[] = {GENERATION_CACHED, GENERATION_FAILED, GENERATION_DRAINING,
+                                                       GENERATION_REVOKED};
+        for (size_t i = 0; i < ARRAY_SIZE(states); i++)
+                list_each_item (const struct generation, g, &resident->in_state[states[i]], in_state)
+                        if (generation_is_freeing(g, now))
+                                ledger->freeing[g->device->number] += g->charged;
 }
 
 /* Reserves a request's bytes, as many as there are, those being freed first: unused ones may satisfy a smaller request
@@ -68,20 +71,31 @@ static bool is_replaced(const struct admission_request *request, const struct ge
 static bool add_victims(const struct admission_request *request, const struct device *device, uint64_t needed,
                         struct admission_outlook *outlook)
 {
-        const struct list *all = &request->admission->resident->generations;
-        size_t max = 1, n = 0;
-        list_each_item (const struct generation, g, all, link)
-                max += g->device == device;
-        cleanup_free struct evict_candidate *candidates = calloc(max, sizeof(*candidates));
-        if (candidates == NULL)
+        const struct idle *idle = &request->admission->resident->idle[device->number];
+        cleanup_free struct evict_candidate *candidates = NULL;
+        uint64_t bytes = 0;
+        size_t n = 0;
+        if (idle->bytes < needed)
                 return false;
-        list_each_item (struct generation, g, all, link)
-                if (g->device == device && generation_is_idle(g) && !is_replaced(request, g))
-                        candidates[n++] = (struct evict_candidate){.bytes = g->charged,
-                                                                   .last_used = g->last_used_ns,
-                                                                   .priority = g->settings.priority,
-                                                                   .owner = g};
-        if (!evict_choose(candidates, n, needed))
+        /* The least valuable that suffice: evict_choose() would spare all others first. */
+        tree_each_item(struct generation, g, &idle->by_value, by_value)
+        {
+                require(g->device == device && generation_is_idle(g));
+                if (bytes >= needed)
+                        break;
+                if (is_replaced(request, g))
+                        continue;
+                struct evict_candidate *grown = array_grow(candidates, n, sizeof(*grown));
+                if (grown == NULL)
+                        return false;
+                candidates = grown;
+                candidates[n++] = (struct evict_candidate){.bytes = g->charged,
+                                                           .last_used = g->last_used_ns,
+                                                           .priority = g->settings.priority,
+                                                           .owner = g};
+                bytes += g->charged;
+        }
+        if (n == 0 || !evict_choose(candidates, n, needed))
                 return false;
         struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));
         if (victims == NULL)
@@ -155,10 +169,11 @@ static bool block(struct admission_request *request, const struct ledger *ledger
         const struct admission *admission = request->admission;
         struct device *device = missing->device;
         uint64_t all = 0, own = 0, half = (admission->max_blocked + 1) / 2;
-        list_each_item (const struct admission_request, other, &admission->queue, link) {
-                all += other->blocked;
-                own += other->blocked && other->shares && other->uid == request->uid;
-        }
+        if (!request->blocked) /* else it is among them */
+                list_each_item (const struct admission_request, other, &admission->queue, link) {
+                        all += other->blocked;
+                        own += other->blocked && other->shares && other->uid == request->uid;
+                }
         request->refused = device;
         if (!device_in_service(device))
                 device_lost_error(device, &request->error);
@@ -235,9 +250,8 @@ static void evict(struct admission_request *request, const struct admission_outl
                 if (request->evicts != NULL)
                         request->evicts(request, g);
                 /* Also of its ranks on other devices. */
-                list_each_item (const struct generation, rank, &g->resident->generations, link)
-                        if (rank->state == GENERATION_READY && generation_is_rank_of(g, rank))
-                                ledger->freeing[rank->device->number] += rank->charged;
+                generation_each_rank(rank, g) if (rank->state == GENERATION_READY)
+                        ledger->freeing[rank->device->number] += rank->charged;
                 if (!host_cache_add(g->resident->cache, g))
                         model_set_drop_ranks(g, GENERATION_READY, END_EVICTED, why);
         }
@@ -278,6 +292,8 @@ static void pass(struct admission *admission)
         struct ledger ledger;
         struct list decided;
         list_init(&decided);
+        if (list_empty(&admission->queue))
+                return;
         ledger_make(&ledger, admission->resident);
         list_each_item_safe (struct admission_request, request, &admission->queue, link) {
                 request->decided = decide(request, &ledger);
@@ -307,7 +323,8 @@ static void on_capacity_changed(struct callback *callback)
 {
         struct admission *admission = container_of(callback, struct resident, capacity_changed)->admission;
         admission->n_rechecks++;
-        host_cache_drop_partial_ranks(admission->resident->cache);
+        if (admission->resident->n_cached_ranks > 0)
+                host_cache_drop_partial_ranks(admission->resident->cache);
         list_each_item (struct admission_request, request, &admission->queue, link)
                 if (request->due == 0)
                         request->due = admission->n_rechecks;

@@ -22,7 +22,7 @@
 
 #include "daemon/resident/model.h"
 
-#define ADMISSION_DEVICES 64
+#define ADMISSION_DEVICES RESIDENT_DEVICES
 
 /* Bytes of one device; a request has at most one part for each. */
 struct admission_part {

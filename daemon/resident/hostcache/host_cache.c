@@ -24,12 +24,20 @@ uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
 
 /* ---- dropping ---- */
 
+static struct generation *find_holder(const struct list *cached, const struct host_copy *copy)
+{
+        list_each_item (struct generation, g, cached, in_state)
+                if (g->copy == copy)
+                        return g;
+        return NULL;
+}
+
 /* The cached generations, with the other ranks of each. */
 static void drop_holders(const struct host_copy *copy)
 {
-        list_each_item (struct generation, g, &copy->cache->resident->generations, link) {
-                if (g->copy != copy)
-                        continue;
+        struct list *cached = &copy->cache->resident->in_state[GENERATION_CACHED];
+        struct generation *g;
+        while ((g = find_holder(cached, copy)) != NULL) {
                 char size[SIZE_TEXT];
                 log_info("%s: leaves the host cache (generation %" PRIu64 ", %s)", generation_name(g), g->number,
                          size_text(size, copy->bytes));
@@ -109,17 +117,23 @@ void host_copy_unuse(struct host_copy *copy)
 
 /* ---- incomplete ranks ---- */
 
+static struct generation *find_partial(const struct list *cached)
+{
+        list_each_item (struct generation, g, cached, in_state) {
+                unsigned n = 0;
+                if (g->n_ranks < 2)
+                        continue;
+                generation_each_rank(rank, g) n += rank->state == GENERATION_CACHED;
+                if (n < g->n_ranks)
+                        return g;
+        }
+        return NULL;
+}
+
 void host_cache_drop_partial_ranks(struct host_cache *cache)
 {
-        const struct list *all = &cache->resident->generations;
-        list_each_item (struct generation, g, all, link) {
-                unsigned n = 0;
-                if (g->state != GENERATION_CACHED || g->n_ranks < 2)
-                        continue;
-                list_each_item (const struct generation, rank, all, link)
-                        n += rank->state == GENERATION_CACHED && generation_is_rank_of(g, rank);
-                if (n == g->n_ranks)
-                        continue;
+        struct generation *g;
+        while ((g = find_partial(&cache->resident->in_state[GENERATION_CACHED])) != NULL) {
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
                 model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "another of its ranks has left the host cache");
@@ -151,44 +165,37 @@ static bool any_rank_has_to_stay(const struct generation *g)
 {
         if (g->n_ranks < 2)
                 return has_to_stay(g);
-        list_each_item (const struct generation, other, &g->resident->generations, link)
-                if (generation_is_rank_of(g, other) && has_to_stay(other))
-                        return true;
+        generation_each_rank(other, g) if (has_to_stay(other)) return true;
         return false;
 }
 
-static int by_identity(const void *a, const void *b)
+/* The model also serves on a GPU. */
+static bool is_served(const struct resident *resident, const struct source_identity *identity)
 {
-        return memcmp(a, b, sizeof(struct source_identity));
+        resident_each_identical(g, resident,
+                                identity) if (g->state == GENERATION_READY &&
+                                              memcmp(&g->identity, identity, sizeof(*identity)) == 0) return true;
+        return false;
 }
 
 struct evict_candidate *host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n)
 {
-        size_t n_generations = 0, n_copies = 0, n_served = 0;
-        list_each (pos, &cache->resident->generations)
-                n_generations++;
+        size_t n_copies = 0;
         list_each (pos, &cache->copies)
                 n_copies++;
-        cleanup_free struct source_identity *served = calloc(n_generations + 1, sizeof(*served));
         struct evict_candidate *candidates = calloc(n_copies + 1, sizeof(*candidates));
         *n = 0;
-        if (served == NULL || candidates == NULL) {
-                free(candidates);
+        if (candidates == NULL)
                 return NULL;
-        }
         list_each_item (struct host_copy, copy, &cache->copies, link)
                 copy->stays = false;
-        list_each_item (const struct generation, g, &cache->resident->generations, link) {
-                if (g->state == GENERATION_READY && g->has_identity)
-                        served[n_served++] = g->identity;
-                if (g->copy != NULL && any_rank_has_to_stay(g))
+        list_each_item (const struct generation, g, &cache->resident->in_state[GENERATION_CACHED], in_state)
+                if (any_rank_has_to_stay(g))
                         g->copy->stays = true;
-        }
-        qsort(served, n_served, sizeof(*served), by_identity);
         list_each_item (struct host_copy, copy, &cache->copies, link) {
                 if (copy->stays || copy->holders == 0)
                         continue;
-                bool serves = bsearch(&copy->identity, served, n_served, sizeof(*served), by_identity) != NULL;
+                bool serves = is_served(cache->resident, &copy->identity);
                 candidates[(*n)++] = (struct evict_candidate){
                         .bytes = copy->bytes,
                         .last_used = copy->last_used_ns,
@@ -353,22 +360,19 @@ static bool may_be_held(const struct generation *g)
 
 bool host_cache_add(struct host_cache *cache, struct generation *generation)
 {
-        const struct list *all = &cache->resident->generations;
         uint64_t bytes = 0;
         unsigned n = 0, missing = 0;
-        list_each_item (const struct generation, g, all, link)
-                if (g->state == GENERATION_READY && generation_is_rank_of(generation, g) && may_be_held(g)) {
-                        bytes += g->charged;
-                        missing += find_copy(cache, g) == NULL;
-                        n++;
-                }
+        generation_each_rank(g, generation) if (g->state == GENERATION_READY && may_be_held(g))
+        {
+                bytes += g->charged;
+                missing += find_copy(cache, g) == NULL;
+                n++;
+        }
         if (missing == 0) /* else the copy of one of them may be dropped for the others */
                 bytes = 0;
         if (n == 0 || n < generation->n_ranks || bytes > cache->budget || !make_space(cache, bytes))
                 return false;
-        list_each_item (struct generation, g, all, link)
-                if (g->state == GENERATION_READY && generation_is_rank_of(generation, g) && !hold(cache, g))
-                        return false;
+        generation_each_rank(g, generation) if (g->state == GENERATION_READY && !hold(cache, g)) return false;
         start_waiting(cache);
         return true;
 }

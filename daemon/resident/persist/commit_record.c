@@ -179,8 +179,9 @@ static int check(const struct commit_record *r, const struct generation *g, stru
                 return damaged(error, "wrong sizes of segments");
         if (manifest_open(&m, r->file.map, size, &why) < 0)
                 return damaged(error, why);
-        if (m.header->size != size || m.header->generation != g->number || m.header->n_records != g->n_tensors ||
-            m.header->n_segments != r->n_segments || memcmp(m.header->digest, g->digest, DIGEST_SIZE) != 0)
+        if (g->number == 0 || m.header->size != size || m.header->generation != g->number ||
+            m.header->n_records != g->n_tensors || m.header->n_segments != r->n_segments ||
+            memcmp(m.header->digest, g->digest, DIGEST_SIZE) != 0)
                 return damaged(error, "it is another model's");
         for (unsigned i = 0; i < r->n_segments; i++)
                 if (manifest_segment(&m, i)->size != r->segments[i].size)
@@ -224,6 +225,7 @@ int commit_record_restore(struct commit_record *record, struct generation *g, st
         struct facts facts = {.from = &record->map.unpacked.data};
         generation_facts(&facts, g);
         struct table manifest = {.fd = -1};
+        const struct source_identity identity = g->identity;
         int r = check_facts(&facts, error) ?: restore_encryption(&facts, g, error);
         r = r ?: check(record, g, error) ?: copy_manifest(record, &manifest, error);
         if (r == 0 && strncmp(record->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
@@ -236,6 +238,9 @@ int commit_record_restore(struct commit_record *record, struct generation *g, st
         }
         g->caller = record->caller;
         g->manifest = manifest;
+        generation_set_number(g, g->number);
+        if (g->has_identity)
+                generation_set_identity(g, &identity);
         return 0;
 }
 

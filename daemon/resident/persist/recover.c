@@ -362,7 +362,7 @@ static void restore_lease(struct persist *persist, struct process *process, stru
                 return;
         lease->claim_until_ns = persist->claim_until_ns;
         if (g->state == GENERATION_DRAINING)
-                g->drained_by_ns = record->revoked_ns;
+                generation_drain_until(g, record->revoked_ns);
 }
 
 /* Its descriptor in the store, or (-1) none that is to be believed. */

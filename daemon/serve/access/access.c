@@ -217,9 +217,9 @@ static bool is_anothers(const struct server *server, enum verb verb, const char 
         if (verb == VERB_unload)
                 return resident_removal_owner(server->resident, model, owner) && *owner != uid;
         const struct generation *named = resident_named(server->resident, model);
-        list_each_item (const struct generation, g, &server->resident->generations, link) {
-                bool affected =
-                        changes_settings(verb) ? generation_matches_name(g, model) : generation_has_name(g, model);
+        resident_each_matching(g, server->resident, model)
+        {
+                bool affected = changes_settings(verb) || generation_has_name(g, model);
                 if (!affected || (g->state == GENERATION_FAILED && g != named))
                         continue;
                 *owner = generation_owner(g);

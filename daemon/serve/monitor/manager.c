@@ -56,11 +56,9 @@ static void add_preload(char line[STATUS_MAX], const struct desired *desired)
 void manager_send_status(struct server *server)
 {
         char line[STATUS_MAX] = "";
-        size_t ready = 0, leases = server->leases.n;
+        size_t ready = server->resident->n_in_state[GENERATION_READY], leases = server->leases.n;
         if (!notify_manager())
                 return;
-        list_each_item (const struct generation, g, &server->resident->generations, link)
-                ready += g->state == GENERATION_READY;
         if (add_loads(line, server->loads) > 0)
                 format_append(line, STATUS_MAX, "; ");
         format_append(line, STATUS_MAX, "%zu model%s resident, %zu lease%s", ready, ready == 1 ? "" : "s", leases,

@@ -85,10 +85,13 @@ static size_t list_devices(struct resident *resident, const struct req_attach *r
 /* A generation of this number, 0: any, has the name on this device, NULL: on any. */
 static bool is_named(const struct resident *resident, const char *name, uint64_t number, const struct device *device)
 {
-        list_each_item (const struct generation, g, &resident->generations, link)
+        resident_each_named(n, resident, name)
+        {
+                const struct generation *g = n->generation;
                 if ((number == 0 || g->number == number) && (device == NULL || g->device == device) &&
-                    generation_has_name(g, name))
+                    !list_empty(&g->names))
                         return true;
+        }
         return false;
 }
 

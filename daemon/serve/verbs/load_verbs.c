@@ -396,9 +396,8 @@ int verb_set_priority(struct session *session, struct request *request, struct e
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
         bool found = desired_set_priority(&server->desired, model, priority);
-        list_each_item (struct generation, g, &server->resident->generations, link) {
-                if (!generation_matches_name(g, model))
-                        continue;
+        resident_each_matching(g, server->resident, model)
+        {
                 found = true;
                 g->settings.priority = priority;
                 generation_settings_changed(g);
@@ -419,8 +418,9 @@ int verb_keep_alive(struct session *session, struct request *request, struct err
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
         bool found = false;
-        list_each_item (struct generation, g, &server->resident->generations, link) {
-                if (!generation_matches_name(g, model) || is_failure(g))
+        resident_each_matching(g, server->resident, model)
+        {
+                if (is_failure(g))
                         continue;
                 found = true;
                 g->settings.keep_alive_ns = keep_alive_ns;
@@ -440,8 +440,9 @@ static int set_pin(struct session *session, const struct request *request, const
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
         bool found = desired_pin(&server->desired, model, pinned);
-        list_each_item (struct generation, g, &server->resident->generations, link) {
-                if (!generation_matches_name(g, model) || is_failure(g))
+        resident_each_matching(g, server->resident, model)
+        {
+                if (is_failure(g))
                         continue;
                 found = true;
                 g->settings.pinned = pinned;

@@ -26,31 +26,6 @@ static void write_absent(struct writer *w, const void *data, size_t i)
         writer_map_of(w, kstr("device", absent[i].name), kstr("why", absent[i].error.text));
 }
 
-static int compare_numbers(const void *a, const void *b)
-{
-        return ORDER(*(const uint64_t *)a, *(const uint64_t *)b);
-}
-
-/* By number: ranks, and replicas, are one. Without memory for that, each counts. */
-static uint64_t count_cached(const struct resident *resident)
-{
-        size_t n = 0, filled = 0;
-        uint64_t models = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                n += g->state == GENERATION_CACHED;
-        cleanup_free uint64_t *numbers = calloc(n + 1, sizeof(*numbers));
-        if (numbers == NULL)
-                return n;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_CACHED)
-                        numbers[filled++] = g->number;
-        require(filled == n);
-        qsort(numbers, n, sizeof(*numbers), compare_numbers);
-        for (size_t i = 0; i < n; i++)
-                models += i == 0 || numbers[i] != numbers[i - 1];
-        return models;
-}
-
 static void write_bucket(struct writer *w, const void *data, size_t i)
 {
         uint64_t bound = loop_cpu_bounds_ns[i];
@@ -183,7 +158,7 @@ int verb_status(struct session *session, struct request *request, struct error *
                       kif(first, karray("devices", write_device, server->resident, server->resident->n_devices)),
                       kif(first, karray("absent", write_absent, server->absent, server->n_absent)),
                       kif(first, kmap("host_cache", ku64("budget", cache->budget), ku64("used", cache->used),
-                                      ku64("models", count_cached(server->resident)))),
+                                      ku64("models", server->resident->n_cached))),
                       kif(first && disk != NULL,
                           kmap("disk_cache", kstr("path", disk->folder.path), ku64("budget", usage.budget),
                                ku64("used", usage.used), ku64("entries", usage.entries))),

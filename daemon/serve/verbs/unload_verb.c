@@ -62,11 +62,14 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
 /* Whether the unloaded memory is free, except what leases hold. */
 static bool is_unloaded(struct resident *resident, const struct req_unload *req, uint64_t number)
 {
-        list_each_item (const struct generation, g, &resident->generations, link)
+        const struct device *device = req->device != NULL ? resident_device(resident, req->device, NULL) : NULL;
+        resident_each_named(n, resident, req->model)
+        {
+                const struct generation *g = n->generation;
                 if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
-                    strcmp(generation_name(g), req->model) == 0 &&
-                    (req->device == NULL || g->device == resident_device(resident, req->device, NULL)))
+                    (req->device == NULL || g->device == device))
                         return false;
+        }
         return true;
 }
 
@@ -85,10 +88,12 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
 {
         uint64_t number = 0;
         const struct role_grant grant = access_grant(session->server, session->conn);
-        list_each_item (struct generation, g, &session->server->resident->generations, link) {
+        resident_each_named(n, session->server->resident, req->model)
+        {
+                struct generation *g = n->generation;
                 bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
                 if (g->state != GENERATION_DRAINING || g->n_leases == 0 || !mine ||
-                    strcmp(generation_name(g), req->model) != 0 || (device != NULL && g->device != device))
+                    (device != NULL && g->device != device))
                         continue;
                 number = g->number;
                 generation_drain_for(g, req->drain_timeout_ms * MS);

@@ -122,8 +122,8 @@ static struct generation *with_three_names(void)
 
 static void expire(struct generation *g)
 {
-        g->settings.keep_alive_ns = 1;
-        g->last_used_ns = 1;
+        set_last_used(g, 1);
+        set_keep_alive(g, 1);
         resident_expire(&resident, now_ns());
 }
 
@@ -201,8 +201,7 @@ TEST(the_same_files_on_the_same_device_are_the_same)
         struct source_identity x = {.digest = "x"}, y = {.digest = "y"};
         struct generation *g = loading("m");
         ck_assert_ptr_null(resident_same(&resident, &x, &fakes[0].device, NULL, 0));
-        g->identity = x;
-        g->has_identity = true;
+        generation_set_identity(g, &x);
         ck_assert_ptr_eq(resident_same(&resident, &x, &fakes[0].device, NULL, 0), g);
         ck_assert_ptr_null(resident_same(&resident, &y, &fakes[0].device, NULL, 0));
         ck_assert_ptr_null(resident_same(&resident, &x, NULL, NULL, 0));

@@ -106,11 +106,11 @@ static void add_difference(void *context, const char *name, size_t len, const ch
 /* The digest of the model that was loaded from these files, if it is still known. */
 static const struct generation *loaded_from(const struct resident *resident, const struct source_identity *identity)
 {
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->has_identity && g->published == NULL &&
-                    (g->state == GENERATION_READY || g->state == GENERATION_CACHED || generation_drains(g)) &&
-                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
-                        return g;
+        resident_each_identical(
+                g, resident,
+                identity) if (g->published == NULL &&
+                              (g->state == GENERATION_READY || g->state == GENERATION_CACHED || generation_drains(g)) &&
+                              memcmp(&g->identity, identity, sizeof(*identity)) == 0) return g;
         return NULL;
 }
 

@@ -73,7 +73,7 @@ TEST(an_attach_makes_a_model_recently_used)
 TEST(none_is_evicted_if_it_would_not_suffice)
 {
         resident_model("a", 0, 4 * MiB);
-        resident_model("pinned", 0, 4 * MiB)->settings.pinned = true;
+        set_pin(resident_model("pinned", 0, 4 * MiB), true);
         refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "pinned 4.0 MiB (ready, pinned), a 4.0 MiB (ready)");
         ck_assert(is_ready("a"));
 }
@@ -182,10 +182,10 @@ static void rank_model(struct generation *ranks[2], const char *name, uint64_t b
 {
         for (unsigned i = 0; i < 2; i++) {
                 ranks[i] = resident_model(name, (int)i, bytes);
-                ranks[i]->number = ranks[0]->number;
+                generation_set_number(ranks[i], ranks[0]->number);
                 ranks[i]->rank = i;
                 ranks[i]->n_ranks = 2;
-                ranks[i]->last_used_ns = 1000;
+                set_last_used(ranks[i], 1000);
         }
 }
 
@@ -194,7 +194,7 @@ TEST(a_used_rank_renews_the_keep_alive_of_the_others)
         struct generation *ranks[2];
         rank_model(ranks, "m", MiB);
         for (unsigned i = 0; i < 2; i++)
-                ranks[i]->settings.keep_alive_ns = 2000;
+                set_keep_alive(ranks[i], 2000);
         lease_end(&leases, lease_of(ranks[1]));
         uint64_t used = ranks[1]->last_used_ns;
         ck_assert_uint_eq(generation_expires_in(ranks[0], used + 1000), 1000);
@@ -209,7 +209,7 @@ TEST(a_used_rank_renews_the_keep_alive_of_the_others)
 TEST(a_keep_alive_beyond_the_clock_never_expires)
 {
         struct generation *g = resident_model("m", 0, MiB);
-        g->settings.keep_alive_ns = UINT64_MAX - 1;
+        set_keep_alive(g, UINT64_MAX - 1);
         uint64_t used = g->last_used_ns;
         ck_assert_uint_gt(used, 1);
         ck_assert_uint_eq(generation_expires_in(g, used), UINT64_MAX - used);
@@ -221,7 +221,7 @@ TEST(ranks_are_as_recently_used_as_the_last_of_them)
 {
         struct generation *ranks[2];
         rank_model(ranks, "ranks", 4 * MiB);
-        resident_model("alone", 0, 4 * MiB)->last_used_ns = 3000;
+        set_last_used(resident_model("alone", 0, 4 * MiB), 3000);
         lease_end(&leases, lease_of(ranks[1]));
         granted(asked(load_of("m", 0, 4 * MiB)));
         ck_assert(is_ready("ranks"));
@@ -242,7 +242,7 @@ TEST(few_models_expire_in_one_turn)
         enum { MANY = 200 };
         unsigned left = 0;
         for (unsigned i = 0; i < MANY; i++)
-                small_model(format_text("model %u", i), 0)->settings.keep_alive_ns = 1;
+                set_keep_alive(small_model(format_text("model %u", i), 0), 1);
         resident_expire(&resident, now_ns() + 2);
         list_each_item (const struct generation, g, &resident.generations, link)
                 left += g->state == GENERATION_READY;
@@ -265,7 +265,7 @@ TEST(many_small_models_are_evicted_for_a_large_one)
 TEST(evictions_are_counted_and_expiries_are_not)
 {
         struct generation *g = resident_model("brief", 0, 4 * MiB);
-        g->settings.keep_alive_ns = 1;
+        set_keep_alive(g, 1);
         resident_expire(&resident, now_ns() + 2);
         ck_assert(!is_ready("brief"));
         core_until(fakes[0].device.used == 0);

@@ -20,12 +20,12 @@ TEST(priority_is_first_then_age)
 {
         struct generation *a = resident_model("a", 0, BUDGET);
         admission.max_blocked = 3;
-        a->settings.pinned = true;
+        set_pin(a, true);
         struct ask *low = patient(load_of("low", 0, 2 * MiB), 0);
         struct ask *old = patient(load_of("old", 0, 2 * MiB), 7);
         struct ask *new = patient(load_of("new", 0, 2 * MiB), 7);
         waits(low);
-        a->settings.pinned = false;
+        set_pin(a, false);
         generation_drop_name(a, "a");
         granted(low);
         granted(old);
@@ -37,7 +37,7 @@ TEST(priority_is_first_then_age)
 
 TEST(a_blocked_load_does_not_delay_one_that_fits)
 {
-        resident_model("a", 0, 5 * MiB)->settings.pinned = true;
+        set_pin(resident_model("a", 0, 5 * MiB), true);
         struct ask *big = patient(load_of("big", 0, 6 * MiB), 9);
         waits(big);
         granted(asked(load_of("small", 0, 5 * MiB)));
@@ -46,7 +46,7 @@ TEST(a_blocked_load_does_not_delay_one_that_fits)
 
 TEST(the_queue_of_requests_is_bounded)
 {
-        resident_model("a", 0, 5 * MiB)->settings.pinned = true;
+        set_pin(resident_model("a", 0, 5 * MiB), true);
         struct ask *a = patient(load_of("m1", 0, 6 * MiB), 0), *b = patient(load_of("m2", 0, 6 * MiB), 0);
         struct ask *c = patient(load_of("m3", 0, 6 * MiB), 0);
         refused(c, STREAMER_ELIMIT, "2 loads wait for memory");
@@ -66,7 +66,7 @@ static struct ask *of_user(struct ask *ask, uid_t uid)
 
 TEST(one_user_has_at_most_half_of_the_queue)
 {
-        resident_model("a", 0, 5 * MiB)->settings.pinned = true;
+        set_pin(resident_model("a", 0, 5 * MiB), true);
         admission.max_blocked = 4;
         for (int i = 0; i < 2; i++)
                 waits(patient(of_user(load_of(i == 0 ? "m1" : "m2", 0, 6 * MiB), 7), 0));
@@ -79,14 +79,14 @@ TEST(one_user_has_at_most_half_of_the_queue)
 TEST(a_raised_priority_moves_a_request_to_the_front)
 {
         struct generation *a = resident_model("a", 0, BUDGET);
-        a->settings.pinned = true;
+        set_pin(a, true);
         struct ask *first = patient(load_of("first", 0, 2 * MiB), 7);
         struct ask *second = patient(load_of("second", 0, 2 * MiB), 7);
         waits(first);
         waits(second);
         admission_set_priority(&second->request, 8);
         admission_set_priority(&first->request, 7);
-        a->settings.pinned = false;
+        set_pin(a, false);
         generation_drop_name(a, "a");
         granted(first);
         granted(second);
@@ -139,12 +139,12 @@ TEST(a_withdrawn_request_is_not_answered)
 TEST(all_devices_or_none)
 {
         struct generation *a = resident_model("a", 1, 8 * MiB);
-        a->settings.pinned = true;
+        set_pin(a, true);
         struct ask *both = asked(and_of(load_of("m", 0, 4 * MiB), 1, 4 * MiB));
         refused(both, STREAMER_ENOMEM, "(second: a 8.0 MiB (ready, pinned))");
         ck_assert_ptr_eq(both->request.refused, devices[1]);
         ck_assert_uint_eq(devices[0]->used, 0);
-        a->settings.pinned = false;
+        set_pin(a, false);
         struct ask *again = asked(and_of(load_of("n", 0, 4 * MiB), 1, 4 * MiB));
         granted(again);
         ck_assert_uint_eq(again->parts[1].generation->charged, 4 * MiB);
@@ -154,7 +154,7 @@ TEST(all_devices_or_none)
 /* Not the other one, which may become free. */
 TEST(the_device_that_a_load_never_fits_refuses_it)
 {
-        resident_model("a", 0, 8 * MiB)->settings.pinned = true;
+        set_pin(resident_model("a", 0, 8 * MiB), true);
         struct ask *both = patient(and_of(load_of("m", 0, 4 * MiB), 1, BUDGET + 1), 0);
         refused(both, STREAMER_ENOMEM, "10485761 bytes needed");
         ck_assert_ptr_eq(both->request.refused, devices[1]);
@@ -163,7 +163,7 @@ TEST(the_device_that_a_load_never_fits_refuses_it)
 TEST(a_full_device_prevents_eviction_on_the_other)
 {
         resident_model("a", 0, 8 * MiB);
-        resident_model("b", 1, 8 * MiB)->settings.pinned = true;
+        set_pin(resident_model("b", 1, 8 * MiB), true);
         refused(asked(and_of(load_of("m", 0, 8 * MiB), 1, 8 * MiB)), STREAMER_ENOMEM, "second: b");
         ck_assert(is_ready("a"));
 }
@@ -231,7 +231,7 @@ TEST(a_load_is_not_overtaken_while_one_of_its_devices_is_asked)
 
 TEST(a_blocked_load_reserves_nothing_while_its_device_is_asked)
 {
-        resident_model("a", 0, 8 * MiB)->settings.pinned = true;
+        set_pin(resident_model("a", 0, 8 * MiB), true);
         fake_device_share(&fakes[0], BUDGET);
         struct ask *both = patient(and_of(load_of("both", 0, 6 * MiB), 1, 6 * MiB), 0);
         core_until(both->request.blocked);

@@ -35,8 +35,6 @@ static void begin_cache(void)
 
 static void end_cache(void)
 {
-        list_each_item (struct generation, g, &resident.generations, link)
-                g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
         drop_all();
         core_until(list_empty(&host_cache.copies));
         ck_assert_uint_eq(host_cache.used, 0);
@@ -47,9 +45,14 @@ static struct generation *model(const char *name, enum generation_state state)
 {
         struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
         generation_assign_number(g);
-        g->state = state;
-        g->has_identity = true;
-        snprintf((char *)g->identity.digest, sizeof(g->identity.digest), "%s", name);
+        struct source_identity identity = {.digest = {0}};
+        snprintf((char *)identity.digest, sizeof(identity.digest), "%s", name);
+        generation_set_identity(g, &identity);
+        if (state == GENERATION_LOADING)
+                return g;
+        generation_set_state(g, GENERATION_READY);
+        if (state == GENERATION_CACHED)
+                generation_set_state(g, state);
         generation_put(g);
         return g;
 }
@@ -113,7 +116,7 @@ TEST(a_cached_copy_that_also_serves_is_dropped_first)
 
 TEST(pinned_used_and_incomplete_copies_are_not_dropped)
 {
-        cached("pinned", 10, 1)->settings.pinned = true;
+        set_pin(cached("pinned", 10, 1), true);
         struct host_copy *used = cached("used", 10, 2)->copy, *fills = cached("fills", 10, 3)->copy;
         cached("a", 10, 4);
         used->users = 1;
@@ -133,7 +136,7 @@ TEST(a_copy_is_kept_while_any_holder_is_pinned)
         other->copy = a->copy;
         a->copy->holders++;
         ck_assert_str_eq(victims_for(10), "a");
-        other->settings.pinned = true;
+        set_pin(other, true);
         ck_assert_str_eq(victims_for(10), "b");
 }
 
@@ -162,9 +165,10 @@ TEST(a_copy_that_gets_no_space_in_ten_seconds_is_dropped)
 static void make_ranks(struct generation *const *ranks, unsigned n)
 {
         for (unsigned i = 0; i < n; i++) {
-                ranks[i]->number = ranks[0]->number;
+                generation_set_number(ranks[i], ranks[0]->number);
                 ranks[i]->rank = i;
                 ranks[i]->n_ranks = n;
+                resident.n_cached_ranks++;
         }
 }
 
@@ -178,7 +182,7 @@ TEST(ranks_are_kept_or_evicted_together)
         ck_assert_str_eq(victims_for(10), "a");
         ck_assert_str_eq(victims_for(20), "none");
         ranks[1]->copy->users = 0;
-        ranks[1]->settings.pinned = true;
+        set_pin(ranks[1], true);
         ck_assert_str_eq(victims_for(10), "a");
         ck_assert_str_eq(victims_for(20), "none");
 }

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lists and trees of generations, by which look-ups find them: by state, number, identity and name. So a look-up
+ * does not depend on what else is resident.
+ */
+#include "daemon/resident/model.h"
+
+#include <string.h>
+
+bool generation_is_rank_of(const struct generation *g, const struct generation *other)
+{
+        return g == other || (g->n_ranks > 0 && g->number != 0 && g->number == other->number && other->n_ranks > 0);
+}
+
+static struct generation *numbered(const struct tree_node *node)
+{
+        return container_of(node, struct generation, by_number);
+}
+
+static struct generation *identical(const struct tree_node *node)
+{
+        return container_of(node, struct generation, by_identity);
+}
+
+static struct model_name *named(const struct tree_node *node)
+{
+        return container_of(node, struct model_name, in_order);
+}
+
+static int compare_numbers(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = ORDER(numbered(a)->number, numbered(b)->number);
+        return r != 0 ? r : ORDER(numbered(a)->sequence, numbered(b)->sequence);
+}
+
+static int compare_number(const void *number, const struct tree_node *node)
+{
+        return ORDER(*(const uint64_t *)number, numbered(node)->number);
+}
+
+static int compare_identity(const void *identity, const struct tree_node *node)
+{
+        return memcmp(((const struct source_identity *)identity)->digest, identical(node)->identity.digest,
+                      DIGEST_SIZE);
+}
+
+static int compare_identities(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = compare_identity(&identical(a)->identity, b);
+        return r != 0 ? r : ORDER(identical(a)->sequence, identical(b)->sequence);
+}
+
+static int compare_text(const void *text, const struct tree_node *node)
+{
+        return strcmp(text, named(node)->text);
+}
+
+static int compare_names(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = compare_text(named(a)->text, b);
+        return r != 0 ? r : ORDER(named(a)->generation->sequence, named(b)->generation->sequence);
+}
+
+struct generation *resident_first_numbered(const struct resident *resident, uint64_t number)
+{
+        struct generation *g =
+                tree_item(tree_from(&resident->by_number, &number, compare_number), struct generation, by_number);
+        return g != NULL && g->number == number && number != 0 ? g : NULL;
+}
+
+struct generation *generation_next_numbered(const struct generation *generation)
+{
+        struct generation *next = tree_item(tree_next(&generation->by_number), struct generation, by_number);
+        return next != NULL && next->number == generation->number ? next : NULL;
+}
+
+static struct generation *rank_from(const struct generation *generation, struct generation *rank)
+{
+        while (rank != NULL && !generation_is_rank_of(generation, rank))
+                rank = generation_next_numbered(rank);
+        return rank;
+}
+
+static bool is_alone(const struct generation *generation)
+{
+        return generation->n_ranks == 0 || generation->number == 0;
+}
+
+struct generation *generation_first_rank(const struct generation *generation)
+{
+        if (is_alone(generation))
+                return (struct generation *)(uintptr_t)generation;
+        return rank_from(generation, resident_first_numbered(generation->resident, generation->number));
+}
+
+struct generation *generation_next_rank(const struct generation *generation, const struct generation *rank)
+{
+        return is_alone(generation) ? NULL : rank_from(generation, generation_next_numbered(rank));
+}
+
+struct generation *resident_first_identical(const struct resident *resident, const struct source_identity *identity)
+{
+        const struct tree_node *node = tree_from(&resident->by_identity, identity, compare_identity);
+        return node != NULL && compare_identity(identity, node) == 0 ? identical(node) : NULL;
+}
+
+struct generation *generation_next_identical(const struct generation *generation)
+{
+        const struct tree_node *node = tree_next(&generation->by_identity);
+        return node != NULL && compare_identity(&generation->identity, node) == 0 ? identical(node) : NULL;
+}
+
+struct model_name *resident_name_from(const struct resident *resident, const char *text)
+{
+        return tree_item(tree_from(&resident->names, text, compare_text), struct model_name, in_order);
+}
+
+struct model_name *resident_first_named(const struct resident *resident, const char *text)
+{
+        return resident_name_from(resident, text);
+}
+
+struct model_name *model_name_next(const struct model_name *name)
+{
+        return tree_item(tree_next(&name->in_order), struct model_name, in_order);
+}
+
+/* Others of its number are in the host cache. */
+static bool is_cached_elsewhere(const struct generation *generation)
+{
+        resident_each_numbered(g, generation->resident,
+                               generation->number) if (g != generation && g->state == GENERATION_CACHED) return true;
+        return false;
+}
+
+void generation_index_leave_state(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        require(resident->n_in_state[generation->state] > 0);
+        resident->n_in_state[generation->state]--;
+        list_remove(&generation->in_state);
+        if (generation->state == GENERATION_CACHED) {
+                resident->n_cached -= !is_cached_elsewhere(generation) ? 1 : 0;
+                resident->n_cached_ranks -= generation->n_ranks > 1 ? 1 : 0;
+        }
+}
+
+void generation_index_enter_state(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        resident->n_in_state[generation->state]++;
+        list_append(&resident->in_state[generation->state], &generation->in_state);
+        if (generation->state == GENERATION_CACHED) {
+                resident->n_cached += !is_cached_elsewhere(generation) ? 1 : 0;
+                resident->n_cached_ranks += generation->n_ranks > 1 ? 1 : 0;
+        }
+}
+
+/* ---- changes ---- */
+
+void generation_index_init(struct resident *resident)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(resident->in_state); i++)
+                list_init(&resident->in_state[i]);
+        tree_init(&resident->by_number, compare_numbers);
+        tree_init(&resident->by_identity, compare_identities);
+        tree_init(&resident->names, compare_names);
+}
+
+void generation_index_add(struct generation *generation)
+{
+        tree_node_init(&generation->by_number);
+        tree_node_init(&generation->by_identity);
+        generation_index_enter_state(generation);
+}
+
+void generation_index_remove(struct generation *generation)
+{
+        generation_index_leave_state(generation);
+        tree_remove(&generation->resident->by_number, &generation->by_number);
+        tree_remove(&generation->resident->by_identity, &generation->by_identity);
+}
+
+void generation_index_set_number(struct generation *generation, uint64_t number)
+{
+        require(number != 0);
+        generation_index_leave_state(generation); /* what is counted by number is */
+        tree_remove(&generation->resident->by_number, &generation->by_number);
+        generation->number = number;
+        tree_insert(&generation->resident->by_number, &generation->by_number);
+        generation_index_enter_state(generation);
+}
+
+void generation_set_identity(struct generation *generation, const struct source_identity *identity)
+{
+        tree_remove(&generation->resident->by_identity, &generation->by_identity);
+        generation->identity = *identity;
+        generation->has_identity = true;
+        tree_insert(&generation->resident->by_identity, &generation->by_identity);
+}
