@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Idle generations: of each device by value, as they are evicted (unload/evict.h), with the sum of their bytes; and by the
- * time at which they may expire, or be revoked. So a change costs its own place in these, and nothing walks over what is
- * resident to find what is to be evicted or what expires.
+ * Idle generations: of each device by value, as they are evicted (unload/evict.h), with the sum of their bytes; and by
+ * the time at which they may expire, or be revoked. So a change costs its own place in these, and nothing walks over
+ * what is resident to find what is to be evicted or what expires.
  *
  * The first is exact: it has those that are generation_is_idle(). The second has the earliest time at which something
  * may be due: a use moves that time later, which is found out when it has come.
