@@ -12,6 +12,21 @@
 /* Processes that are examined in one call, so that the loop is not held up by many. */
 #define POLLED_PER_CALL 64
 
+static struct lease *by_id(const struct tree_node *node)
+{
+        return container_of(node, struct lease, by_id);
+}
+
+static int compare_ids(const struct tree_node *a, const struct tree_node *b)
+{
+        return ORDER(by_id(a)->id, by_id(b)->id);
+}
+
+static int compare_id(const void *id, const struct tree_node *node)
+{
+        return ORDER(*(const uint64_t *)id, by_id(node)->id);
+}
+
 void leases_init(struct leases *leases)
 {
         *leases = (struct leases){0};
@@ -19,7 +34,7 @@ void leases_init(struct leases *leases)
         list_init(&leases->polled);
         buckets_init(&leases->by_pid);
         buckets_init(&leases->by_token);
-        buckets_init(&leases->by_id);
+        tree_init(&leases->by_id, compare_ids);
 }
 
 void lease_owner_init(struct lease_owner *owner)
@@ -137,7 +152,8 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         list_init(&lease->in_persist);
         memcpy(lease->token, token, sizeof(lease->token));
         list_append(among_tokens(leases, token), &lease->by_token);
-        list_append(bucket(&leases->by_id, id), &lease->by_id);
+        tree_node_init(&lease->by_id);
+        tree_insert(&leases->by_id, &lease->by_id);
         list_append(&generation->leases, &lease->in_generation);
         list_append(&process->held, &lease->in_process);
         generation->n_leases++;
@@ -204,11 +220,18 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
 
 struct lease *lease_of_owner(struct leases *leases, const struct lease_owner *owner, uint64_t id)
 {
-        const struct list *all = bucket(&leases->by_id, id);
-        list_each_item (struct lease, lease, all, by_id)
-                if (lease->id == id && lease->owner == owner)
-                        return lease;
-        return NULL;
+        struct lease *lease = leases_from(leases, id);
+        return lease != NULL && lease->id == id && lease->owner == owner ? lease : NULL;
+}
+
+struct lease *leases_from(const struct leases *leases, uint64_t id)
+{
+        return tree_item(tree_from(&leases->by_id, &id, compare_id), struct lease, by_id);
+}
+
+struct lease *lease_next(const struct lease *lease)
+{
+        return tree_item(tree_next(&lease->by_id), struct lease, by_id);
 }
 
 struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN])
@@ -235,7 +258,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_process);
         leave_owner(lease);
         list_remove(&lease->by_token);
-        list_remove(&lease->by_id);
+        tree_remove(&leases->by_id, &lease->by_id);
         quota_discharge(&lease->charge);
         if (leases->lease_ended != NULL)
                 leases->lease_ended(leases->persist, lease);

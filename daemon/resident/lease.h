@@ -18,6 +18,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
 #include "daemon/base/sys/container.h"
+#include "daemon/base/sys/sysfile.h"
 #include "daemon/base/thread/poll_set.h"
 #include "daemon/resident/model.h"
 
@@ -39,8 +40,10 @@ struct process {
         uint64_t began;     /* start time of one that is polled (peer.h); else 0 */
         struct list polled; /* in leases->polled */
         bool exited, counted;
-        char *client; /* the name it gave; NULL: none */
-        bool asked;   /* for its container, which `ps` shows */
+        char *client;  /* the name it gave; NULL: none */
+        bool asked;    /* for its container, which `ps` shows */
+        uint64_t page; /* of ps, for which its command name was read last */
+        char comm[SYSFILE_COMM];
         struct container container;
         struct list held;      /* of leases */
         struct polled poll;    /* the server's, of pidfd */
@@ -70,8 +73,9 @@ struct lease_owner {
 struct lease {
         unsigned magic; /* LEASE_MAGIC */
         struct list in_generation, in_process, in_owner;
-        struct list in_due;          /* in a list of its owner's: there is an event to be sent */
-        struct list by_token, by_id; /* in the buckets of leases */
+        struct list in_due;     /* in a list of its owner's: there is an event to be sent */
+        struct list by_token;   /* in the buckets of leases */
+        struct tree_node by_id; /* in leases->by_id */
         uint64_t id;
         struct generation *generation;
         struct process *process;
@@ -88,7 +92,9 @@ struct lease {
 
 struct leases {
         struct list processes;
-        struct buckets by_pid, by_token, by_id;
+        struct buckets by_pid, by_token;
+        struct tree by_id;
+        uint64_t pages;     /* of lists of leases that clients were sent */
         struct list polled; /* processes without a pidfd; the first is examined next */
         uint64_t last_id;
         size_t n;
@@ -125,6 +131,9 @@ void lease_claim(struct lease *lease, struct lease_owner *owner, enum lease_stat
 
 /* NULL if the owner holds none of this number. */
 struct lease *lease_of_owner(struct leases *leases, const struct lease_owner *owner, uint64_t id);
+/* The first from this number on, and the next one; NULL: none. */
+struct lease *leases_from(const struct leases *leases, uint64_t id);
+struct lease *lease_next(const struct lease *lease);
 /* NULL if none has it. */
 struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN]);
 bool lease_is_orphan(const struct lease *lease, uint64_t now);

@@ -674,6 +674,24 @@ const struct desired_model *desired_find(const struct desired *d, const char *na
         return NULL;
 }
 
+static const struct desired_model *pending_from(const struct tree_node *node)
+{
+        const struct desired_model *m = tree_item(node, struct desired_model, by_name);
+        while (m != NULL && !is_pending(m))
+                m = tree_item(tree_next(&m->by_name), struct desired_model, by_name);
+        return m;
+}
+
+const struct desired_model *desired_from(const struct desired *d, const char *name)
+{
+        return pending_from(tree_from(&d->by_name, name, compare_name));
+}
+
+const struct desired_model *desired_next(const struct desired_model *m)
+{
+        return pending_from(tree_next(&m->by_name));
+}
+
 bool desired_pending(const struct desired *d, enum desired_origin origin)
 {
         list_each_item (const struct desired_model, m, &d->models, link)

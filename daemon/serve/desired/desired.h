@@ -109,6 +109,9 @@ void desired_close(struct desired *desired);
 /* The first of this name that is not READY; NULL: none. */
 const char *desired_state_name(const struct desired_model *model); /* waiting, loading, ready or failed */
 const struct desired_model *desired_find(const struct desired *desired, const char *name);
+/* In the order of names, those that are not READY: the first from this name on, and the next one. */
+const struct desired_model *desired_from(const struct desired *desired, const char *name);
+const struct desired_model *desired_next(const struct desired_model *model);
 /* Whether any of this origin is not READY. */
 bool desired_pending(const struct desired *desired, enum desired_origin origin);
 bool desired_failed(const struct desired_model *model);

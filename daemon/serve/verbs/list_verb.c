@@ -3,7 +3,7 @@
  * list and ps: a page of models in the order of their names, and of leases by id, and `next`, the last of the page,
  * unless no others follow. What is added or removed between two pages does not shift the others.
  *
- * A page walks over all models or leases, and sorts those that were on it at some time of the walk.
+ * Names, leases and desired models are in ordered trees, so a page costs what is on it.
  */
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verbs/verbs_private.h"
@@ -17,166 +17,144 @@
 /* Of models. The rest of the frame is large enough for one more. */
 #define LIST_BYTES (FRAME_MAX / 2)
 
-/* ---- pages ---- */
-
-/* The first items behind the page before, in their order. */
-struct page {
-        const void *items[PS_PAGE];
-        size_t n, most;
-        bool more; /* others follow */
-};
-
 static size_t page_size(uint64_t asked, size_t most)
 {
         return asked > 0 && asked < most ? (size_t)asked : most;
 }
 
-/* Items are compared as by strcmp(), and equal ones are one. False: the item is behind the page. */
-static bool page_add(struct page *page, const void *item, int (*compare)(const void *, const void *))
-{
-        size_t at = page->n;
-        int r = 1;
-        while (at > 0 && (r = compare(item, page->items[at - 1])) < 0)
-                at--;
-        if (r == 0)
-                return true;
-        if (page->n == page->most)
-                page->more = true;
-        else
-                page->n++;
-        if (at == page->n)
-                return false;
-        memmove(page->items + at + 1, page->items + at, (page->n - at - 1) * sizeof(page->items[0]));
-        page->items[at] = item;
-        return true;
-}
-
 /* ---- list ---- */
 
-struct entry {
-        const char *name;
-        struct generation *generation;
+/* The next names in both trees; of these the first is listed next. */
+struct cursor {
+        const struct model_name *resident;
+        const struct desired_model *desired;
 };
 
-/* A page of names, and the generations that have them; entries of names behind the page may be among these. */
-struct models {
-        const struct server *server;
-        const char *after; /* NULL: from the start */
-        struct page names;
-        struct entry *entries;
-        size_t n;
-        bool failed; /* no memory */
-};
-
-static int compare_names(const void *a, const void *b)
+static const char *cursor_name(const struct cursor *cursor)
 {
-        return strcmp(a, b);
+        const char *resident = cursor->resident != NULL ? cursor->resident->text : NULL;
+        const char *desired = cursor->desired != NULL ? cursor->desired->spec.name : NULL;
+        if (resident == NULL || desired == NULL)
+                return resident ?: desired;
+        return strcmp(resident, desired) < 0 ? resident : desired;
 }
 
-static int compare_entries(const void *a, const void *b)
+/* Behind this name in both. */
+static void cursor_pass(struct cursor *cursor, const char *name)
 {
-        const struct entry *x = a, *y = b;
-        int r = strcmp(x->name, y->name);
-        return r != 0 ? r : model_set_compare(x->generation, y->generation);
+        while (cursor->resident != NULL && strcmp(cursor->resident->text, name) <= 0)
+                cursor->resident = model_name_next(cursor->resident);
+        while (cursor->desired != NULL && strcmp(cursor->desired->spec.name, name) <= 0)
+                cursor->desired = desired_next(cursor->desired);
 }
 
-/* NULL generation: of a desired model. */
-static void add_name(struct models *models, const char *name, struct generation *g)
+/* One that drains is listed by its last name, while it has device memory or leases. A failure that lost its name is not
+ * listed. */
+static bool is_listed(const struct generation *g)
 {
-        if ((models->after != NULL && strcmp(name, models->after) <= 0) ||
-            !page_add(&models->names, name, compare_names) || g == NULL)
-                return;
-        struct entry *entries = array_grow(models->entries, models->n, sizeof(*entries));
-        models->failed = models->failed || entries == NULL;
-        if (entries == NULL)
-                return;
-        models->entries = entries;
-        models->entries[models->n++] = (struct entry){name, g};
+        return !list_empty(&g->names) || (generation_drains(g) && (g->charged > 0 || g->n_leases > 0));
 }
 
-static void find_names(struct models *models)
+static int compare_members(const void *a, const void *b)
 {
-        list_each_item (const struct desired_model, m, &models->server->desired.models, link)
-                if (m->state != DESIRED_READY)
-                        add_name(models, m->spec.name, NULL);
-        list_each_item (struct generation, g, &models->server->resident->generations, link) {
-                /* One that drains is listed by its last name, while it has device memory or leases. A failure that lost
-                 * its name is not listed. */
-                if (generation_drains(g) && (g->charged > 0 || g->n_leases > 0))
-                        add_name(models, generation_name(g), g);
-                list_each_item (const struct model_name, name, &g->names, link)
-                        add_name(models, name->text, g);
-        }
-        if (models->n > 0)
-                qsort(models->entries, models->n, sizeof(models->entries[0]), compare_entries);
+        return model_set_compare(*(struct generation *const *)a, *(struct generation *const *)b);
 }
 
-/* Writes the models of a name, whose entries begin at `at`, and returns where they end. A desired one is part of the
- * resident ones, or without those a model of its own. What does not fit the reply is left out. */
-static size_t write_name(struct items *rows, const struct models *models, const char *name, size_t at)
+/* The generations of the name, in the order of their sets: malloc'd. NULL: no memory. */
+static struct generation **generations_of(struct resident *resident, const char *name, size_t *n)
 {
-        const struct desired_model *desired = desired_find(&models->server->desired, name);
-        const struct entry *entries = models->entries;
+        size_t most = 1;
+        *n = 0;
+        resident_each_named(count, resident, name) most += is_listed(count->generation);
+        struct generation **all = calloc(most, sizeof(struct generation *));
+        if (all == NULL)
+                return NULL;
+        resident_each_named(has, resident, name) if (is_listed(has->generation)) all[(*n)++] = has->generation;
+        require(*n < most);
+        qsort(all, *n, sizeof(struct generation *), compare_members);
+        return all;
+}
+
+/* Writes the models of a name. A desired one is part of the resident ones, or without those a model of its own. What
+ * does not fit the reply is left out. False: no memory. */
+static bool write_name(struct items *rows, const struct server *server, const char *name)
+{
+        const struct desired_model *desired = desired_find(&server->desired, name);
         bool resident = false;
-        size_t end = at;
-        for (; end < models->n && strcmp(entries[end].name, name) == 0; end++)
-                resident = resident || !list_empty(&entries[end].generation->names);
+        size_t n;
+        cleanup_free struct generation **all = generations_of(server->resident, name, &n);
+        if (all == NULL)
+                return false;
+        for (size_t i = 0; i < n; i++)
+                resident = resident || !list_empty(&all[i]->names);
         if (desired != NULL && !resident) {
                 reply_model(&rows->w, &(struct model_set){.name = name}, desired, &reply_no_notes);
                 rows->n++;
         }
-        for (; at < end && rows->w.buf.size < LIST_BYTES; rows->n++) {
+        for (size_t at = 0; at < n && rows->w.buf.size < LIST_BYTES; rows->n++) {
                 struct model_set group = {.name = name};
-                const struct generation *first = entries[at].generation;
-                while (at < end && group.n < MODEL_SET_MAX && model_set_same(entries[at].generation, first))
-                        group.members[group.n++] = entries[at++].generation;
+                const struct generation *first = all[at];
+                while (at < n && group.n < MODEL_SET_MAX && model_set_same(all[at], first))
+                        group.members[group.n++] = all[at++];
                 reply_model(&rows->w, &group, desired, &reply_no_notes);
         }
-        return end;
+        return true;
 }
 
 /* The generations of one name stay in one page, since `after` is a name. */
 int verb_list(struct session *session, struct request *request, struct error *error)
 {
         const struct req_list *req = &request->u.list;
-        struct models models = {
-                .server = session->server, .after = req->after, .names.most = page_size(req->limit, LIST_PAGE)};
+        const struct server *server = session->server;
+        struct cursor cursor = {.resident = resident_name_from(server->resident, req->after ?: ""),
+                                .desired = desired_from(&server->desired, req->after ?: "")};
+        const char *name, *last = NULL;
+        size_t most = page_size(req->limit, LIST_PAGE);
         cleanup_with(items_deinit) struct items rows;
-        size_t at = 0, n = 0;
         items_init(&rows);
-        find_names(&models);
-        for (; n < models.names.n && rows.w.buf.size < LIST_BYTES; n++)
-                at = write_name(&rows, &models, models.names.items[n], at);
-        bool more = models.names.more || n < models.names.n;
-        if (!models.failed)
-                session_reply(session, request->id, kitems("models", &rows),
-                              kif(more, kstr("next", models.names.items[n - 1])));
-        free(models.entries);
-        return models.failed ? error_no_memory(error) : 0;
+        if (req->after != NULL)
+                cursor_pass(&cursor, req->after);
+        for (size_t n = 0; (name = cursor_name(&cursor)) != NULL && n < most && rows.w.buf.size < LIST_BYTES;) {
+                size_t before = rows.n;
+                if (!write_name(&rows, server, name))
+                        return error_no_memory(error);
+                n += rows.n > before;
+                last = name;
+                cursor_pass(&cursor, name);
+        }
+        return session_reply(session, request->id, kitems("models", &rows), kif(name != NULL, kstr("next", last)));
 }
 
 /* ---- ps ---- */
 
-static int compare_leases(const void *a, const void *b)
-{
-        return ORDER(((const struct lease *)a)->id, ((const struct lease *)b)->id);
-}
+struct page {
+        const struct leases *leases;
+        const struct lease *items[PS_PAGE];
+        size_t n;
+};
 
-/* With the process's command name and control group from /proc. */
-static void write_lease(struct writer *w, const void *data, size_t i)
+/* Its command name and control group are read from /proc, the name once a page. */
+static void examine(struct process *process, uint64_t page)
 {
-        const struct lease *lease = ((const struct page *)data)->items[i];
-        struct process *process = lease->process;
-        const struct generation *g = lease->generation;
-        uint64_t now = now_ns();
-        char comm[SYSFILE_COMM];
-        sysfile_comm(comm, process->pid);
         if (!process->asked && !process->exited)
                 container_of_process(&process->container, process->pid);
         process->asked = true;
+        if (process->page != page)
+                sysfile_comm(process->comm, process->pid);
+        process->page = page;
+}
+
+static void write_lease(struct writer *w, const void *data, size_t i)
+{
+        const struct page *page = data;
+        const struct lease *lease = page->items[i];
+        struct process *process = lease->process;
+        const struct generation *g = lease->generation;
+        uint64_t now = now_ns();
+        examine(process, page->leases->pages);
         writer_map_of(w, ku64("id", lease->id), kstr("model", generation_name(g)), ku64("generation", g->number),
                       kstr("device", g->device->name), ku64("pid", (uint64_t)process->pid), ku64("uid", process->uid),
-                      kstr("comm", comm), ku64("bytes", g->data_bytes), ku64("age_ns", now - lease->since_ns),
+                      kstr("comm", process->comm), ku64("bytes", g->data_bytes), ku64("age_ns", now - lease->since_ns),
                       kbool("orphan", lease_is_orphan(lease, now)),
                       kbool("quarantined", g->state == GENERATION_REVOKED),
                       kstr("client", process->client != NULL ? process->client : ""),
@@ -186,11 +164,13 @@ static void write_lease(struct writer *w, const void *data, size_t i)
 int verb_ps(struct session *session, struct request *request, struct error *error)
 {
         const struct req_ps *req = &request->u.ps;
-        struct page page = {.most = page_size(req->limit, PS_PAGE)};
-        list_each_item (const struct generation, g, &session->server->resident->generations, link)
-                list_each_item (const struct lease, lease, &g->leases, in_generation)
-                        if (lease->id > req->after)
-                                page_add(&page, lease, compare_leases);
+        struct leases *leases = &session->server->leases;
+        struct page page = {.leases = leases};
+        size_t most = page_size(req->limit, PS_PAGE);
+        leases->pages++;
+        const struct lease *lease = req->after < UINT64_MAX ? leases_from(leases, req->after + 1) : NULL;
+        for (; lease != NULL && page.n < most; lease = lease_next(lease))
+                page.items[page.n++] = lease;
         return session_reply(session, request->id, karray("leases", write_lease, &page, page.n),
-                             kif(page.more, ku64("next", ((const struct lease *)page.items[page.n - 1])->id)));
+                             kif(lease != NULL, ku64("next", page.items[page.n - 1]->id)));
 }

@@ -47,6 +47,42 @@ TEST(a_model_of_100_000_tensors)
         client_unload(client, "many");
 }
 
+/* In whatever order they were made; of one that was unloaded and is leased the last one. */
+TEST(names_are_listed_in_order, .to = 2)
+{
+        enum { N = 200 };
+        const char *last = "";
+        size_t n = 0;
+        client = client_open(&test_daemon);
+        const char *file = fixture_write(model_mixed(4, 1 << 18), "ordered.safetensors");
+        for (int i = 0; i < N; i++)
+                client_load(client, file, format_text("ordered-%03d", _i ? i : N - 1 - i));
+        streamer_lease *lease = client_attach(client, "witness");
+        streamer_lease *drained = client_attach(client, "ordered-007");
+        for (int i = 0; i < N; i++)
+                if (i != 7)
+                        client_unload(client, format_text("ordered-%03d", i));
+        client_ok(client, streamer_unload(client, "ordered-007", STREAMER_UNLOAD_DRAIN), "unload");
+        for (int i = N; i < 2 * N; i++)
+                client_load(client, fixture_path("witness.safetensors"),
+                            format_text("ordered-%03d", _i ? i : 3 * N - i));
+        json_auto_t *list = client_call(client, "list", NULL);
+        size_t index;
+        json_t *model;
+        json_array_foreach(json_object_get(list, "models"), index, model)
+        {
+                const char *name = json_string_value(json_object_get(model, "name"));
+                ck_assert_int_lt(strcmp(last, name), 0);
+                last = name;
+                n += strncmp(name, "ordered-", 8) == 0;
+        }
+        ck_assert_uint_eq(n, N + 1);
+        streamer_detach(drained);
+        streamer_detach(lease);
+        for (int i = N; i < 2 * N; i++)
+                client_unload(client, format_text("ordered-%03d", _i ? i : 3 * N - i));
+}
+
 /* One reply cannot hold as many generations as clients may lease of one name. */
 TEST(a_list_longer_than_one_reply_is_complete)
 {
