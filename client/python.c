@@ -246,6 +246,17 @@ size_t streamer_python_arrived(streamer_lease *lease)
         return args_lease(lease, "python_arrived") == 0 ? (size_t)lease_n_arrived(lease) : 0;
 }
 
+/* ---- connections ---- */
+
+int streamer_python_alive(streamer_client *client)
+{
+        if (args_client(client, "python_alive") != 0)
+                return 0;
+        lock_scope(&client->lock);
+        channel_poll(client);
+        return client->dead == 0;
+}
+
 /* ---- DLPack ---- */
 
 #define VERSIONED "dltensor_versioned"

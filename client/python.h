@@ -33,6 +33,9 @@ STREAMER_API PyObject *streamer_python_find(streamer_lease *lease, const char *n
 /* 0: more than `seen` tensors have arrived; else as streamer_tensor_next(). Called without the interpreter's lock. */
 STREAMER_API int streamer_python_await(streamer_lease *lease, size_t seen, int timeout_ms);
 
+/* Whether the connection lives, as far as is known without waiting: then a request is sent without waiting. */
+STREAMER_API int streamer_python_alive(streamer_client *client);
+
 /* How many have arrived. */
 STREAMER_API size_t streamer_python_arrived(streamer_lease *lease);
 

@@ -240,6 +240,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_tensor_count": (c_int, [c_void_p, POINTER(c_size_t)]),
     "streamer_tensor_get": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
     "streamer_python_await": (c_int, [c_void_p, c_size_t, c_int]),
+    "streamer_python_alive": (c_int, [c_void_p]),
     "streamer_python_arrived": (c_size_t, [c_void_p]),
     "streamer_tensor_dlpack": (c_int, [c_void_p, POINTER(Tensor), c_uint, POINTER(c_void_p)]),
     "streamer_segment_dlpack": (c_int, [c_void_p, c_size_t, c_uint, POINTER(c_void_p)]),

@@ -139,6 +139,12 @@ def _is_under_way(op: Handle | None) -> bool:
     return op is not None and library().streamer_op_wait(op.pointer, 0, None) == E_TIMEOUT
 
 
+def _is_only_sent(client: Client, source: str) -> bool:
+    """Whether the start does not wait: the request for a model by its name, which the reply answers later, on a
+    connection that lives."""
+    return "/" not in source and not is_local(source) and bool(library().streamer_python_alive(client.pointer))
+
+
 class Request:
     """What open() asks for, as the library's structs. The structs borrow from this object."""
 
@@ -209,7 +215,10 @@ class Request:
 
         late = f"the daemon at {client.socket} does not answer in time"
         try:
-            interruptibly(call, self._deadline, late)
+            if self._deadline is None and _is_only_sent(client, source):
+                call()
+            else:
+                interruptibly(call, self._deadline, late)
         except (NotFoundError, OutOfMemoryError) as e:
             raise self._explained(e, client) from None
         except TimedOutError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -172,3 +174,18 @@ def test_an_interrupt_ends_a_wait_and_leaves_no_lease(folder: Path, daemon: Daem
     program = interrupted("streamerd.open(sys.argv[1]).wait()", url, slow_server)
     program.communicate("x")
     assert program.returncode == 0
+
+
+def test_opening_a_resident_model_starts_no_thread(file: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    streamerd.open(file, framework="numpy", ready=True).close()
+    started: list[object] = []
+    monkeypatch.setattr("_thread.start_new_thread", lambda *arguments: started.append(arguments))
+    with streamerd.open("m", framework="numpy") as model:
+        assert len(model) == 4
+    assert not started
+
+
+def test_an_import_imports_no_other_module() -> None:
+    program = "import sys; before = set(sys.modules); import streamerd; print(*sorted(set(sys.modules) - before))"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == ["streamerd"]
