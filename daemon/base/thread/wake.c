@@ -28,7 +28,11 @@ void wake_drain(struct wake *wake)
         pthread_mutex_unlock(&wake->mutex);
         for (struct callback *callback = oldest, *next; callback != NULL; callback = next) {
                 next = callback->next;
-                __atomic_store_n(&callback->posted, false, __ATOMIC_SEQ_CST);
+                /* Not a store: it reads what a thread that posts it again has written, so run() sees what that thread
+                 * did before, or that thread sees false and posts it. After a store, arm64 may read for run() too
+                 * early. */
+                bool posted = __atomic_exchange_n(&callback->posted, false, __ATOMIC_ACQ_REL);
+                require(posted);
                 callback->run(callback);
         }
 }
@@ -80,7 +84,7 @@ struct wake *wake_free(struct wake *wake)
 /* Once posted the callback is the loop's, which may have run and freed it before this returns. */
 void wake_post(struct wake *wake, struct callback *callback)
 {
-        if (__atomic_exchange_n(&callback->posted, true, __ATOMIC_SEQ_CST))
+        if (__atomic_exchange_n(&callback->posted, true, __ATOMIC_ACQ_REL))
                 return;
         callback->next = NULL;
         pthread_mutex_lock(&wake->mutex);
