@@ -34,7 +34,7 @@ TEST(every_installed_file_is_in_one_package)
                       "-e 's|${DEB_HOST_MULTIARCH}|somewhere|' -e '/python3/d' config/debian/*.install "
                       "config/debian/not-installed); cd \"$stage\"; "
                       "find . ! -type d | sed 's|^[.]/||' | sort >../installed; "
-                      "ls -d $patterns | sort >../packaged; diff ../installed ../packaged");
+                      "find $patterns ! -type d | sort >../packaged; diff ../installed ../packaged");
 }
 
 /* But the name of the version itself, which not every linker makes a symbol. */
