@@ -36,6 +36,7 @@ PYTHON = "needs the wheel: make check-python runs them"
 CONTAINERS = "needs a container engine"
 BUILDS = "builds, tests or installs for minutes: CI and make nightly do"
 CHANGES = "changes the machine: make check-packages runs it in containers"
+STORE = "needs a store: tests/integration/disk loads from one"
 MANAGER = "needs a service manager: make check-servers runs one in a container"
 
 # Blocks with a program that is not here, or that is not for a machine that only runs tests.
@@ -55,7 +56,8 @@ PROGRAMS_NOT_HERE = {
 NOT_HERE = {
     ("README.md", "streamerctl load /models/llama-3-8b                        inference"): "a drawing",
     ("docs/architecture.md", "streamerctl load"): "a drawing",
-    ("docs/disk-cache.md", "$ streamerctl load s3:"): "needs a store: tests/integration/disk loads from one",
+    ("docs/disk-cache.md", "$ streamerctl load s3:"): STORE,
+    ("docs/disk-cache.md", "streamerctl cache list"): STORE,
     ("docs/operations.md", "systemctl restart"): MANAGER,
 }
 # Blocks whose output is that of another machine, or of a busy one: they run, and it is not compared.

@@ -32,6 +32,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "metrics-token": {**SECRET, **WATCHED},
     "metrics-certificate": {**CERTIFICATE, **WATCHED},
     "huge-pages": {"resources": {"memory": "2Gi", "hugepages": "64Gi"}},
+    "disk-cache": {
+        "hostPaths": {"diskCache": "/var/cache/streamerd"},
+        "config": {"disk_cache": {"budget": "500GiB", "offline": "allow"}},
+    },
     "rolling": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}},
     "labels": {"nodeLabels": {"enabled": True}},
     "engine": {"engine": {"enabled": True}},
@@ -282,6 +286,19 @@ def monitoring() -> None:
         labels = one(values, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
         for selector in (one(values, "PodMonitor")["spec"]["selector"], one(values, "NetworkPolicy")["spec"]["podSelector"]):
             assert selector["matchLabels"].items() <= labels.items()
+
+
+def disk_cache() -> None:
+    """It is the daemon's to write, and its own."""
+    values = VARIANTS["disk-cache"]
+    mounts = {m["name"]: m for m in main_container(values)["volumeMounts"]}
+    assert yaml.safe_load(config(values))["disk_cache"] == {
+        "path": mounts["disk-cache"]["mountPath"],
+        "budget": "500GiB",
+        "offline": "allow",
+    }
+    assert not mounts["disk-cache"].get("readOnly")
+    assert "/var/cache/streamerd" in pod(values)["initContainers"][0]["command"]
 
 
 def checksum() -> None:

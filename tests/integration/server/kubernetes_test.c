@@ -29,15 +29,16 @@ static void check(const char *what)
 FIXTURE(.unavailable = missing, .timeout = 120);
 
 /* One function of tests/lib/kubernetes.py each. */
-static const char *const checks[] = {"lint",       "schema",  "manifests",  "probes",   "restricted",
-                                     "guaranteed", "folders", "monitoring", "checksum", "references"};
+static const char *const checks[] = {"lint",    "schema",     "manifests", "probes",     "restricted", "guaranteed",
+                                     "folders", "monitoring", "checksum",  "references", "disk_cache"};
 
 TEST(the_chart_passes, EACH(checks))
 {
         check(checks[_i]);
 }
 
-static const char *const variants[] = {"cpu", "gpu", "metrics-token", "metrics-certificate", "huge-pages"};
+static const char *const variants[] = {"cpu",        "gpu",       "metrics-token", "metrics-certificate",
+                                       "huge-pages", "disk-cache"};
 
 TEST(the_configuration_of_the_config_map_is_valid, EACH(variants))
 {

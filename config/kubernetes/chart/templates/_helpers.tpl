@@ -18,6 +18,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
       "socket" (printf "%s/streamerd.sock" .Values.hostPaths.socket)
       "state" .Values.hostPaths.state
       "health" (dict "listen" (printf "%s:%d" .Values.listen (int .Values.healthPort))) -}}
+{{- with .Values.hostPaths.diskCache -}}
+{{- $_ := set $own "disk_cache" (dict "path" .) -}}
+{{- end -}}
 {{- if $m.secretName -}}
 {{- $metrics := dict
       "listen" (printf "%s:%d" .Values.listen (int $m.port))
