@@ -237,7 +237,7 @@ HOST_MEMORY := cli during_load host lifecycle prefaulted_segments published publ
 	restored_digests restart sources
 CHECKS_HOST := $(foreach f,$(HOST_MEMORY),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
-LONGEST := server/faults cuda/gpu_script cuda/cuda_failures http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
+LONGEST := server/faults disk/disk_faults cuda/gpu_script cuda/cuda_failures http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
 LONGEST := $(LONGEST:%=tests/integration/%)
 CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS) $(PACKAGED),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))

@@ -206,6 +206,26 @@ static void check_state(struct doctor *d)
                 doctor_add(d, FINDING_OK, "state", NULL, "%s: written", json_str(state, "folder"));
 }
 
+/* What the cache has counts as space for it. */
+static void check_disk_cache(struct doctor *d)
+{
+        const json_t *disk = json_object_get(d->facts, "disk_cache");
+        char used[HUMAN_MAX], budget[HUMAN_MAX], space[HUMAN_MAX];
+        uint64_t all = json_u64(disk, "used") + json_u64(disk, "free"), keep = json_u64(disk, "min_free");
+        uint64_t usable = all > keep ? all - keep : 0;
+        if (!disk)
+                return;
+        human_size(used, json_u64(disk, "used"));
+        human_size(budget, json_u64(disk, "budget"));
+        human_size(space, usable);
+        if (usable < json_u64(disk, "budget"))
+                doctor_add(d, FINDING_WARN, "disk-cache", "lower disk_cache.budget or min_free, or free space",
+                           "%s: its file system has space for %s, less than the budget of %s", json_str(disk, "path"),
+                           space, budget);
+        else
+                doctor_add(d, FINDING_OK, "disk-cache", NULL, "%s: %s of %s", json_str(disk, "path"), used, budget);
+}
+
 /* ---- what is to be resident ---- */
 
 static void check_desired_list(struct doctor *d, const json_t *models, const char *check)
@@ -338,6 +358,7 @@ void daemon_check(struct doctor *d)
         check_memlock(d);
         check_memory(d);
         check_state(d);
+        check_disk_cache(d);
         check_desired(d);
         check_pages(d);
         check_runtime(d);

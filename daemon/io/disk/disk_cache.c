@@ -515,6 +515,23 @@ static bool may_evict(const struct disk_cache *cache, const struct disk_entry *e
         return entry->refs == 0 && !is_pinned(cache, entry);
 }
 
+static uint64_t min_free_of(const struct disk_limits *limits, uint64_t total)
+{
+        return limits->min_free > 0 ? limits->min_free : total / 100 * limits->min_free_percent;
+}
+
+void disk_cache_space(struct disk_cache *cache, struct disk_space *space)
+{
+        uint64_t free_bytes = 0, total = 0;
+        bool known = disk_folder_space(&cache->folder, &free_bytes, &total);
+        lock_scope(&cache->mutex);
+        *space = (struct disk_space){.budget = cache->limits.budget,
+                                     .used = cache->used,
+                                     .total = known ? total : 0,
+                                     .free = free_bytes,
+                                     .min_free = min_free_of(&cache->limits, total)};
+}
+
 /* Bytes that are to become free before `bytes` more may be written; UINT64_MAX: too many. */
 static uint64_t missing_bytes(const struct disk_cache *cache, uint64_t bytes)
 {
@@ -525,7 +542,7 @@ static uint64_t missing_bytes(const struct disk_cache *cache, uint64_t bytes)
         if (cache->used > limits->budget - bytes)
                 missing = cache->used - (limits->budget - bytes);
         if (disk_folder_space(&cache->folder, &free_bytes, &total)) {
-                uint64_t keep = limits->min_free > 0 ? limits->min_free : total / 100 * limits->min_free_percent;
+                uint64_t keep = min_free_of(limits, total);
                 uint64_t short_of = keep + bytes > free_bytes ? keep + bytes - free_bytes : 0;
                 missing = short_of > missing ? short_of : missing;
         }

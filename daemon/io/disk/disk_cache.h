@@ -80,6 +80,13 @@ struct disk_usage {
 };
 void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage);
 
+struct disk_space {
+        uint64_t budget, used;
+        uint64_t total, free, min_free; /* of its file system; total 0: not known */
+};
+/* Asks the file system. */
+void disk_cache_space(struct disk_cache *cache, struct disk_space *space);
+
 /* ---- for people ---- */
 
 struct disk_row {

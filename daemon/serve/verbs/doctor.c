@@ -21,6 +21,7 @@ struct doctor {
         struct machine machine;
         struct cuda_facts cuda;
         struct root_facts root;
+        struct disk_space disk;
 };
 
 #define MACHINE_LIMIT(key, limit) kif((limit) != MACHINE_UNLIMITED, ku64(key, limit))
@@ -90,6 +91,7 @@ static void doctor_reply(struct verb_task *task, struct session *session)
         const struct source_roots *all = server->loads->sources->roots;
         const struct state_file *state = &server->persist.file;
         bool failed = state->failure.code != 0;
+        const struct disk_cache *disk = server->loads->sources->disk;
         cleanup_with(items_deinit) struct items roots;
         items_init(&roots);
         if (request->u.doctor.root != NULL) {
@@ -110,6 +112,10 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                       kcall("ring", reply_ring, server),
                       kif(state->folder != NULL, kmap("state", kstr("folder", state->folder),
                                                       kif(failed, kstr("error", state->failure.text)))),
+                      kif(disk != NULL && doctor->disk.total > 0,
+                          kmap("disk_cache", kstr("path", disk->folder.path), ku64("budget", doctor->disk.budget),
+                               ku64("used", doctor->disk.used), ku64("free", doctor->disk.free),
+                               ku64("min_free", doctor->disk.min_free))),
                       kitems("roots", &roots),
                       karray("devices", write_device, server->resident, server->resident->n_devices));
 }
@@ -132,6 +138,8 @@ static void doctor_run(struct verb_task *task)
                 source_inspect_root(task->roots, root, &doctor->root, &task->error);
                 return;
         }
+        if (server->loads->sources->disk != NULL)
+                disk_cache_space(server->loads->sources->disk, &doctor->disk);
         machine_read(&doctor->machine);
         cuda_facts_read(server->cuda, server->cuda_library, &doctor->cuda);
 }

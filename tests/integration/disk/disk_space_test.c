@@ -76,6 +76,16 @@ TEST(status_shows_the_cache)
         stop();
 }
 
+TEST(doctor_compares_the_budget_with_the_space)
+{
+        start();
+        ctl_says(disk_daemon.socket, 0, format_text("%s: 0 B of 64.0 MiB", cache_path()), "doctor", NULL);
+        stop();
+        start_with_budget("1000TiB");
+        ctl_says(disk_daemon.socket, 0, "less than the budget of 1000.0 TiB", "doctor", NULL);
+        stop();
+}
+
 /* ---- limits ---- */
 
 TEST(the_least_recently_used_entry_is_evicted)
