@@ -58,6 +58,7 @@ void resident_init(struct resident *resident, struct wake *wake, struct device *
                 (struct resident){.wake = wake, .devices = devices, .n_devices = n_devices, .failed_kept = failed_kept};
         list_init(&resident->generations);
         list_init(&resident->reap);
+        list_init(&resident->unchecked);
         buckets_init(&resident->by_name);
         generation_index_init(resident);
         idle_init(resident);
@@ -296,6 +297,7 @@ static struct generation *generation_free(struct generation *generation)
         list_remove(&generation->reap);
         list_remove(&generation->change.in_changes);
         list_remove(&generation->in_persist);
+        list_remove(&generation->in_unchecked);
         generation->magic = 0;
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
@@ -330,6 +332,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->reap);
         list_init(&g->change.in_changes);
         list_init(&g->in_persist);
+        list_init(&g->in_unchecked);
         generation_index_add(g);
         idle_add(g);
         list_init(&g->names);

@@ -204,7 +204,7 @@ struct generation {
         unsigned n_fallbacks;            /* names of newer generations that have it as their fallback */
         bool left_in_store;              /* the daemon ends, and the store keeps its memory for the next run */
         bool not_stored, full_logged;    /* it could not be stored; the lack of capacity was logged */
-        bool unchecked;                  /* restored, and its bytes have not been compared since */
+        struct list in_unchecked;        /* in resident->unchecked: restored, and its bytes not compared since */
         bool was_shared;                 /* DEVICE_SHARED_WRITABLE: with processes of this user */
         uid_t shared_by;
 };
@@ -224,8 +224,9 @@ struct idle {
 struct resident {
         struct list generations;
         uint64_t last_sequence;
-        struct list reap;  /* of struct generation: examined in a later turn of the loop */
-        struct wake *wake; /* posts that */
+        struct list reap;      /* of struct generation: examined in a later turn of the loop */
+        struct list unchecked; /* of struct generation, oldest first */
+        struct wake *wake;     /* posts that */
         struct callback reap_later;
         /* Of its generations: lists by state, the latest change last, and trees by number and by identity; of these the
          * oldest first. */

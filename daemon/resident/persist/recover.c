@@ -284,7 +284,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
         struct generation *g = generation_new(persist->resident, name, record->source, device, record->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
-        g->unchecked = true;
+        list_append(&persist->resident->unchecked, &g->in_unchecked);
         int r = commit_record_restore(record, g, error)
                         ?: charge(persist, g, record, error)
                         ?: adopt_segments(g, e + 1, n_fds - 1, record, error);

@@ -18,6 +18,7 @@ static void begin_scrub(void)
         pool = work_pool_new(core_wake, "worker", 1, 1);
         loads.pool = pool;
         desired_init(&desired, &loads, NULL);
+        list_init(&loads.all);
         scrub_init(&scrub, &desired); /* in place: no ring */
 }
 
@@ -34,11 +35,12 @@ CORE_FIXTURE(begin_scrub, end_scrub);
 TEST(a_model_that_drains_without_a_lease_is_not_read)
 {
         struct generation *g = loading_with("m", 2 * MiB);
-        g->unchecked = true; /* restored */
+        list_append(&resident.unchecked, &g->in_unchecked); /* restored */
         ready(g);
         generation_get(g);
         generation_drop_name(g, "m");
         scrub_tick(&scrub);
-        ck_assert_ptr_null(scrub.checked);
+        ck_assert_ptr_null(scrub.checks[0].checked);
+        ck_assert(!list_empty(&g->in_unchecked));
         generation_put(g);
 }
