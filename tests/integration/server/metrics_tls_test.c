@@ -313,6 +313,19 @@ TEST(a_new_certificate_is_served_once_its_key_is_there)
         answers("/livez", "", 200);
 }
 
+TEST(a_reload_keeps_the_listener_and_names_what_needs_a_restart)
+{
+        char *path = suite_path("config.yaml"), *before = file_read(path, NULL);
+        char *changed = format_text("%s", metrics_config(", token_file: /another"));
+        file_write(path, changed, strlen(changed));
+        must(kill(test_daemon.pid, SIGHUP));
+        ck_assert(log_wait_for(test_daemon.log, "applied, but for what needs a restart: metrics.client_ca, "
+                                                "metrics.token_file, health.listen"));
+        answers("/metrics", BEARER(TOKEN), 200);
+        answers("/metrics", CERTIFICATE("scraper"), 200);
+        file_write(path, before, strlen(before));
+}
+
 /* ---- what does not start ---- */
 
 static void fails_to_start(const char *config, int status, const char *why)
