@@ -53,6 +53,8 @@ static int enter(const struct sources *sources, struct store_place *p)
                         ?: s3_auth_new(&p->dir.access, sources->s3, endpoint, p->bucket, p->at, p->base, p->error);
         if (r < 0)
                 return r;
+        if (endpoint->sse_c_key != NULL) /* who encrypts objects wants no plain copy of them on a disk */
+                p->dir.disk = NULL;
         p->dir.url = encoded != NULL ? format_new("%s/%s", p->base, encoded) : NULL;
         return p->dir.url != NULL ? 0 : error_no_memory(p->error);
 }

@@ -146,7 +146,8 @@ static void begin(void)
                                                       "    - {source: 's3://lost', sse_c_key: file:/none}\n",
                                                       suite_path("key")));
         fixture_begin((const char *const[]){"--config", config, "--device", "host=64MiB", "--block-size", "1MiB",
-                                            "--log-level", "debug", NULL});
+                                            "--disk-cache", format_text("%s=64MiB", suite_path("cache")), "--log-level",
+                                            "debug", NULL});
 }
 
 static void no_key_is_logged(void)
@@ -166,6 +167,15 @@ TEST(a_model_is_loaded_with_a_customers_key)
         ck_assert_uint_ge(counted->objects, SHARDS + 2);
         ck_assert_uint_ge(counted->lists, 1);
         ck_assert_uint_eq(counted->wrong, 0);
+}
+
+TEST(what_the_store_decrypts_is_not_kept_on_the_disk)
+{
+        static const char passed[] = "streamerd_disk_cache_not_stored_total{reason=\"version\"}";
+        double before = client_metric(client, passed);
+        load_equals("s3://b/secret/", "secret", model);
+        ck_assert_double_eq(client_metric(client, passed) - before, SHARDS);
+        ck_assert_uint_eq(json_number(client_call(client, "status", NULL), "disk_cache.entries"), 0);
 }
 
 /* Without a reload: the file is read when a load begins. */
