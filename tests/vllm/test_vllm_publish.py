@@ -427,9 +427,9 @@ def test_a_method_that_cannot_skip_its_post_processing_is_refused_by_name():
 def on_cuda(patch: pytest.MonkeyPatch, version: str = "13.0", major: int = 9, name: str = "A") -> None:
     import torch
 
-    from streamerd._engines import vllm_publish
+    from streamerd._engines import vllm_platform
 
-    patch.setattr(vllm_publish, "current_platform", SimpleNamespace(is_cuda=lambda: True))
+    patch.setattr(vllm_platform, "current_platform", SimpleNamespace(is_cuda=lambda: True))
     patch.setattr(torch.version, "cuda", version)
     patch.setattr(torch.cuda, "get_device_capability", lambda: (major, 0))
     patch.setattr(torch.cuda, "get_device_name", lambda: name)

@@ -40,6 +40,10 @@ def _key(kind: str, default: Any) -> Any:
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "text": (lambda v: type(v) is str and v != "", "a string that is not empty"),
     "flag": (lambda v: type(v) is bool, "true or false"),
+    "flag, auto or place": (
+        lambda v: type(v) is bool or (type(v) is str and v != ""),
+        'true, false, "auto", or a path or URI',
+    ),
     "flag or auto": (lambda v: type(v) is bool or v == AUTO, 'true, false or "auto"'),
     "count": (lambda v: type(v) is int and v >= 1, "a positive integer"),
     "priority": (lambda v: type(v) is int and 1 <= v <= 10000, "an integer from 1 to 10000"),
@@ -72,6 +76,7 @@ class Options:
     autostart    start a daemon where none answers; default: unless STREAMERD_AUTOSTART=0
     alias        use the resident tensors as parameters where that is safe; "auto": where they are copy-on-write
     publish      share the finished tensors between engines; "auto": on GPUs
+    artifacts    share what the engine compiles; a path or URI: also from the files there
     fallback     load from the source by the engine's own loader where the daemon cannot serve the model
     """
 
@@ -91,6 +96,7 @@ class Options:
     autostart: bool | None = _key("flag", None)
     alias: bool | str = _key("flag or auto", AUTO)
     publish: bool | str = _key("flag or auto", False)
+    artifacts: bool | str = _key("flag, auto or place", AUTO)
     fallback: bool = _key("flag", False)
 
     @classmethod

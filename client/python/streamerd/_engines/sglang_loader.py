@@ -25,7 +25,7 @@ from streamerd._engines.sources import INDEX, locate, part_name, sources_of_weig
 
 logger = logging.getLogger(__name__)
 
-NOT_HERE = ("alias", "pattern", "publish", "fallback")
+NOT_HERE = ("alias", "pattern", "publish", "fallback", "artifacts")
 
 
 class StreamerdLoader(DefaultModelLoader):

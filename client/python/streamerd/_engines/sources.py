@@ -250,3 +250,14 @@ def _read_alone(folder: Path) -> set[str]:
 def natural(name: str) -> list[tuple[bool, int, str]]:
     """A key by which part 10 comes after part 9, as engines sort files."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def engine_name(configured: str | None, source: str) -> str:
+    """What names of models begin with that an engine makes of a source: `configured`, or of a snapshot org/name@revision."""
+    path = source.removeprefix(HUB).partition("://")[2] or source.removeprefix(HUB)
+    base = configured or path.strip("/")
+    parts = base.split("/")
+    if "snapshots" in parts[1:] and parts[parts.index("snapshots") - 1].startswith("models--"):
+        at = parts.index("snapshots")
+        base = parts[at - 1].removeprefix("models--").replace("--", "/", 1) + f"@{parts[at + 1]}"
+    return base

@@ -88,6 +88,17 @@ PUBLISH: tuple[Use, ...] = (
     ("vllm.utils.torch_utils:set_default_torch_dtype", ("dtype",)),
 )
 
+# Of `artifacts`: the folder of compiled code, what vLLM's hashes of it are made of, and when it is complete.
+ARTIFACTS: tuple[Use, ...] = (
+    ("vllm:envs.VLLM_CACHE_ROOT", ()),
+    ("vllm:envs.VLLM_DISABLE_COMPILE_CACHE", ()),
+    ("vllm.compilation.caching:aot_compile_hash_factors", ("vllm_config",)),
+    ("vllm.config:CompilationConfig", ("mode", "cache_dir", "local_cache_dir")),
+    ("vllm.config.compilation:CompilationMode.NONE", ()),
+    ("vllm.config:ParallelConfig", ("worker_cls", "rank", "world_size", "data_parallel_index")),
+    ("vllm.v1.worker.worker_base:WorkerBase.compile_or_warm_up_model", ()),
+)
+
 _TRANSFER = "vllm.distributed.weight_transfer.base"
 
 # Of the weight transfer backend, both sides.

@@ -71,7 +71,7 @@ from streamerd._engines.sources import (
     sources_of_weights,
 )
 from streamerd._engines.vllm_aliases import Aliases
-from streamerd._engines.vllm_interface import PUBLISH
+from streamerd._engines.vllm_interface import ARTIFACTS, PUBLISH
 from streamerd._engines.vllm_loaded import Loaded, MissingWeights
 from streamerd._model import size_text
 
@@ -322,7 +322,16 @@ class _Loader(BaseModelLoader):
             self._tensors, size_text(self._bytes), own, time.perf_counter() - began - own,
         )  # fmt: skip
 
+    def _restore_artifacts(self, vllm_config: VllmConfig, model_config: ModelConfig) -> None:
+        """Before anything is compiled; a draft's code is among the target's."""
+        if model_config.runner == "draft" or lacks(ARTIFACTS) is not None:
+            return
+        from streamerd._engines import vllm_artifacts
+
+        vllm_artifacts.begin(self.options, vllm_config, self._source(model_config), logger)
+
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
+        self._restore_artifacts(vllm_config, model_config)
         model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         return self._finished(model, model_config)
 
@@ -412,6 +421,7 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
         if not self._publishes():
             return super().load_model(vllm_config, model_config, prefix)
+        self._restore_artifacts(vllm_config, model_config)
         from streamerd._engines import vllm_publish
 
         load: Callable[[], nn.Module] = functools.partial(

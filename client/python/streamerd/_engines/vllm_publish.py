@@ -21,7 +21,6 @@ import hashlib
 import json
 import logging
 import os
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from logging import Logger
@@ -44,7 +43,8 @@ import streamerd
 from streamerd import _publish
 from streamerd._client import Client, connect
 from streamerd._engines.options import AUTO, Options
-from streamerd._engines.sources import HUB
+from streamerd._engines.sources import engine_name
+from streamerd._engines.vllm_platform import instruction_set
 from streamerd._open import device_name
 from streamerd._publication import CLONE, Found, Publication, Published, find
 from streamerd._source import without_links
@@ -172,13 +172,6 @@ def _hash_of(config: Any) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _isa() -> str:
-    if current_platform.is_cuda():
-        major, minor = torch.cuda.get_device_capability()
-        return f"cuda {torch.version.cuda} sm{major}{minor} {torch.cuda.get_device_name()}"
-    return f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-
-
 def _depends_on_length(hf_config: Any) -> bool:
     """Whether tables are made for the length that is served; others are made for the longest that the model has."""
     ropes = (getattr(hf_config, name, None) for name in ("rope_parameters", "rope_scaling"))
@@ -194,7 +187,7 @@ def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
         "engine": f"vllm {vllm.__version__}",
         "plugin": f"streamerd {streamerd.__version__}",
         "torch": torch.__version__,
-        "platform": _isa(),
+        "platform": instruction_set(),
         "architecture": ",".join(model_config.hf_config.architectures),
         "config": _hash_of(model_config.hf_config),
         "dtype": str(model_config.dtype),
@@ -219,13 +212,7 @@ def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
 
 def name_of(options: Options, source: str, rank: int, size: int) -> str:
     """The name of the published model: one for each source and rank, so that no model of another source has it."""
-    path = source.removeprefix(HUB).partition("://")[2] or source.removeprefix(HUB)
-    base = options.name or path.strip("/")
-    parts = base.split("/")
-    if "snapshots" in parts[1:] and parts[parts.index("snapshots") - 1].startswith("models--"):
-        at = parts.index("snapshots")
-        base = parts[at - 1].removeprefix("models--").replace("--", "/", 1) + f"@{parts[at + 1]}"
-    return f"{base}/vllm" + (f"-{rank}of{size}" if size > 1 else "")
+    return f"{engine_name(options.name, source)}/vllm" + (f"-{rank}of{size}" if size > 1 else "")
 
 
 # ---- the state that is compared ----
