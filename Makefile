@@ -19,16 +19,8 @@ SOAK_SECONDS ?= 300
 CHECKER_STEPS ?= 100000
 CHECKER_SANITIZED_STEPS ?= 10000
 VERSION := 0.1.0
-# For another architecture: aarch64-linux-gnu-, with its libraries installed. EMULATOR runs what was built, for a manual page.
-CROSS_COMPILE ?=
-EMULATOR ?=
-# In place of names that make has itself.
-cross = $(if $(filter default,$(origin $1)),$(eval $1 := $(CROSS_COMPILE)$2))
-ifneq ($(CROSS_COMPILE),)
-$(call cross,CC,gcc)$(call cross,CXX,g++)$(call cross,AR,ar)$(call cross,LD,ld)
-endif
-OBJCOPY ?= $(CROSS_COMPILE)objcopy
-PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
+OBJCOPY ?= objcopy
+PKG_CONFIG ?= pkg-config
 # Of the sources, in the programs' versions; a tree without git may name it.
 COMMIT ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)
 
@@ -159,7 +151,7 @@ $(BUILD)/streamerd.yaml: config/streamerd.yaml
 		{ print "#" $$0 }' $< >$@
 
 $(BUILD)/streamerd.8: config/man8.awk config/streamerd.8 $(BUILD)/streamerd
-	@$(EMULATOR) $(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
+	@$(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
 
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
@@ -516,11 +508,10 @@ uninstall: all
 	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd include/streamer) 2>/dev/null || :
 	@rm -rf $(STAGE)
 
-## deb          build the Debian packages (docs/packages.md) in $(BUILD)/deb. DEB_VERSION=version; ARCH=arm64: for another architecture
+## deb          build the Debian packages (docs/packages.md) in $(BUILD)/deb. DEB_VERSION=version
 DEB_VERSION ?=
-ARCH ?=
 deb: | $(BUILD)/deps-build $(BUILD)/deps-deb
-	@DEB_VERSION='$(DEB_VERSION)' ARCH='$(ARCH)' config/deb.sh $(BUILD) $(VERSION) $(COMMIT) -j$(shell nproc)
+	@DEB_VERSION='$(DEB_VERSION)' config/deb.sh $(BUILD) $(VERSION) $(COMMIT) -j$(shell nproc)
 
 ## image        build the container image streamerd:VERSION with buildah (docs/containers.md). PLATFORMS=linux/amd64,linux/arm64;
 ##              BASE=another base
@@ -552,7 +543,6 @@ help:
 	@echo
 	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
 	@echo '           PREFIX=/usr/local LIBDIR=PREFIX/lib UNITDIR=PREFIX/lib/systemd/system SYSCONFDIR=/etc DESTDIR= COMMIT='
-	@echo '           CROSS_COMPILE=aarch64-linux-gnu- EMULATOR=qemu-aarch64 (another architecture, with its libraries installed)'
 	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
