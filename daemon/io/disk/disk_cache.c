@@ -245,6 +245,7 @@ void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source
         if (known != NULL) /* only this thread removes one */
                 forget(known);
         list_append(&cache->sources, &source->link);
+        log_debug("disk cache: a source of %zu objects is stored", source->n);
 }
 
 static bool take_source(const unsigned char *bytes, size_t size, void *context)
@@ -581,14 +582,15 @@ enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct obj
         uint64_t bytes = bytes_on_disk(size, DISK_PAGE + size / MiB * DIGEST_SIZE), missing;
         lock_scope(&cache->mutex);
         await_scan(cache);
-        if (find(cache, label->id) != NULL)
-                return DISK_KNOWN;
+        const struct disk_entry *known = find(cache, label->id);
+        if (known != NULL)
+                return known->state == DISK_STORED ? DISK_KNOWN : DISK_BUSY;
         while ((missing = missing_bytes(cache, bytes)) > 0 && missing != UINT64_MAX)
                 evict(cache, victim(cache));
         if (missing == UINT64_MAX)
                 return DISK_FULL;
         if (find(cache, label->id) != NULL) /* meanwhile */
-                return DISK_KNOWN;
+                return DISK_BUSY;
         struct disk_entry *entry = entry_new(label->id, label->place);
         if (entry == NULL)
                 return DISK_NO_MEMORY;

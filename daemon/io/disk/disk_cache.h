@@ -124,8 +124,9 @@ struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_
 /* On the writer's thread: all objects of the source are stored, or it is not noted. Takes the source over. */
 void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source);
 
-enum disk_reserved { DISK_RESERVED, DISK_KNOWN, DISK_FULL, DISK_NO_MEMORY };
-/* Space for an object of this label: *entry is being written, and referenced. KNOWN: it is stored, or being written. */
+enum disk_reserved { DISK_RESERVED, DISK_KNOWN, DISK_BUSY, DISK_FULL, DISK_NO_MEMORY };
+/* Space for an object of this label: *entry is being written, and referenced. KNOWN: it is stored; BUSY: another writes
+ * it, and may give it up. */
 enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct object_label *label, uint64_t size,
                                       struct disk_entry **entry);
 /* It was committed with this record, whose texts it takes over. */

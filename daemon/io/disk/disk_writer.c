@@ -304,6 +304,8 @@ static bool file_begin(struct disk_writer *writer, struct write_file *file)
         case DISK_KNOWN:
                 set_state(file, FILE_OVER);
                 return false;
+        case DISK_BUSY: /* an earlier write, whose next step calls for another turn */
+                return false;
         case DISK_FULL:
                 give_up(writer, file, REASON_SPACE, "the budget, or min_free, leaves no space for it");
                 return false;
@@ -464,7 +466,9 @@ static enum step file_step(struct disk_writer *writer, struct disk_write *write,
 {
         switch (file->state) {
         case FILE_WAITS:
-                return file_begin(writer, file) ? STEP_MOVED : STEP_OVER;
+                if (file_begin(writer, file))
+                        return STEP_MOVED;
+                return file->state == FILE_OVER ? STEP_OVER : STEP_WAITS;
         case FILE_OPEN:
                 return file_write(writer, write, file);
         case FILE_WRITTEN:

@@ -97,7 +97,7 @@ TEST(what_is_stored_or_being_written_is_not_reserved_again)
         ck_assert_int_eq(store(1), DISK_KNOWN);
         const struct object_label l = label(2);
         ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, &entry), DISK_RESERVED);
-        ck_assert_int_eq(store(2), DISK_KNOWN);
+        ck_assert_int_eq(store(2), DISK_BUSY);
         ck_assert_ptr_null(open_copy(2));
         disk_cache_give_up(cache, entry);
         ck_assert_int_eq(store(2), DISK_RESERVED);
