@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 static struct endpoint store;
-static _Atomic unsigned store_lists, store_gets;
+static _Atomic unsigned store_lists, store_gets, store_busy;
 static _Atomic uint64_t store_bytes;       /* of objects, that were sent */
 static _Atomic int store_status;           /* of every answer; 0: the store serves */
 static _Atomic bool store_has_no_versions; /* no ETag, and objects of just now */
@@ -78,6 +78,7 @@ static inline void answer_store(struct endpoint *e, const struct endpoint_reques
                                 struct endpoint_reply *reply)
 {
         const char *prefix = strstr(request->path, "prefix=");
+        store_busy++;
         if (store_status != 0) {
                 reply->status = store_status;
         } else if (strncmp(request->path, "/b/?", 4) == 0) {
@@ -91,6 +92,7 @@ static inline void answer_store(struct endpoint *e, const struct endpoint_reques
         } else {
                 send_object(request, reply);
         }
+        store_busy--;
 }
 
 static inline void begin_store(void)
@@ -102,9 +104,10 @@ static inline void begin_store(void)
         setenv("RUNAI_STREAMER_S3_UNSIGNED", "1", 1);
 }
 
-/* What the store was asked for since the last call. */
+/* What the store is asked for from now on: requests that an earlier load has given up may still be answered. */
 static inline void count_anew(void)
 {
+        AWAIT(store_busy == 0);
         store_lists = store_gets = 0;
         store_bytes = 0;
 }
