@@ -59,6 +59,7 @@ NOT_HERE = {
     ("docs/disk-cache.md", "$ streamerctl load s3:"): STORE,
     ("docs/disk-cache.md", "streamerctl cache list"): STORE,
     ("docs/operations.md", "systemctl restart"): MANAGER,
+    ("docs/vllm.md", "streamerctl export"): ENGINES,
 }
 # Blocks whose output is that of another machine, or of a busy one: they run, and it is not compared.
 OTHER_MACHINE = {("docs/access.md", "$ streamerctl whoami"): "", ("docs/cuda.md", "$ streamerctl doctor"): ""}
