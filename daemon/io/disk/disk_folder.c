@@ -146,13 +146,13 @@ static bool examine(const struct disk_folder *folder, const char *name, unsigned
         *record = (struct disk_record){.size = 0};
         if (!is_id(name))
                 return false;
-        snprintf(path, sizeof(path), "%s/" ENTRY, name);
+        snprintf(path, sizeof(path), "%.*s/" ENTRY, DISK_NAME_SIZE - 1, name);
         cleanup_close int fd = openat(folder->objects, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
         ssize_t n = fd >= 0 ? TEMP_FAILURE_RETRY(pread(fd, buffer, DISK_RECORD_HEAD_MAX, 0)) : -1;
         if (n < 0 || fstat(fd, &entry) < 0 || !disk_record_decode_head(record, buffer, (size_t)n))
                 return false;
         hex_encode(id, record->id, DISK_ID_SIZE);
-        snprintf(path, sizeof(path), "%s/" DATA, name);
+        snprintf(path, sizeof(path), "%.*s/" DATA, DISK_NAME_SIZE - 1, name);
         found->used_ns = (uint64_t)entry.st_mtim.tv_sec * SECOND + (uint64_t)entry.st_mtim.tv_nsec;
         return strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
                fstatat(folder->objects, path, &data, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(data.st_mode) &&
