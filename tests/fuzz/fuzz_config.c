@@ -11,8 +11,10 @@ static void check_setting(const struct setting *setting, const struct config *co
 {
         const void *field = (const char *)config + setting->offset;
         uint64_t value = 0, words = 0;
-        if (setting->kind == SETTING_TEXT || setting->kind == SETTING_LIST || setting->kind == SETTING_ACTION)
+        if (setting->kind == SETTING_TEXT || setting->kind == SETTING_LIST || setting->kind == SETTING_ACTION ||
+            setting->kind == SETTING_OWN)
                 return;
+        holds(setting->size <= sizeof(value));
         memcpy(&value, field, setting->size); /* little-endian */
         while (setting->kind == SETTING_WORD && setting->words[words] != NULL)
                 words++;
@@ -29,6 +31,8 @@ static void check_accepted(const struct config *config)
                 check_setting(&settings[i], config);
         holds(config->socket == NULL || config->socket[0] == '/');
         holds(config->n_roots <= SETTING_LIST_MAX && config->n_devices <= SETTING_LIST_MAX);
+        holds(config->disk_cache.min_free.percent < 100);
+        holds(config->disk_cache.min_free.bytes == 0 || config->disk_cache.min_free.percent == 0);
         holds(config->n_s3_sources <= SETTING_LIST_MAX);
         for (size_t i = 0; i < config->n_s3_sources; i++)
                 holds(strncmp(config->s3_sources[i].source, "s3://", 5) == 0);
