@@ -256,10 +256,9 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                         continue;
                 g->load_ns = load->ended_ns - load->started_ns;
                 get_stages(t, &g->stages);
-                if (state == LOAD_READY)
+                if (state == LOAD_READY) { /* else a worker may be opening the source still */
                         g->origin = load->cached ? ORIGIN_RESIDENT : part_origin(t->part);
-                g->stale = load->opened.stale;
-                if (state == LOAD_READY) {
+                        g->stale = load->opened.stale;
                         generation_ready(g);
                         /* A worker frees the log with the load: clients that attached have descriptors of their own. */
                         t->arrival = g->arrival;

@@ -3,11 +3,13 @@
  * Objects of S3 that are encrypted with a customer's key (SSE-C). An endpoint answers as S3 does: an object with a key
  * to requests that have this one, which are signed with it, any other object and lists to requests without one.
  */
+#include "proto/scope.h"
 #include "tests/integration/remote_fixture.h"
 #include "tests/lib/endpoint.h"
 
 #include <dirent.h>
 #include <openssl/evp.h>
+#include <pthread.h>
 
 #define HEADER "x-amz-server-side-encryption-customer-"
 #define KEY "0123456789abcdef0123456789abcdef"
@@ -91,8 +93,11 @@ static void answer_list(const struct endpoint_request *request, struct endpoint_
         reply->body = format_text("%s</ListBucketResult>", text);
 }
 
+/* One request after the other: each connection has a thread. */
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
+        static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+        lock_scope(&one);
         const char *name = strrchr(request->path, '/') + 1;
         size_t size;
         if (name[0] == '?') {
@@ -123,6 +128,7 @@ static void write_key(const char *bytes)
 
 static void begin(void)
 {
+        OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL); /* the endpoint's threads end when they will */
         counted = must_share(sizeof(*counted));
         model = model_mixed(1, 5 << 20);
         model_write_sharded(model, suite_path("files"), SHARDS, false);
