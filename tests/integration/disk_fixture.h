@@ -122,6 +122,15 @@ static inline void put(const struct model *m, const char *key)
         model_write(m, path);
 }
 
+/* It has this model as one/model.safetensors, and in three files as many/. */
+static inline void begin_store_with(const struct model *m)
+{
+        begin_store();
+        put(m, "one/model.safetensors");
+        must(mkdir(bucket("/many"), 0755));
+        model_write_sharded(m, bucket("/many"), 3, false);
+}
+
 /* ---- the daemon ---- */
 
 static inline const char *cache_path(void)

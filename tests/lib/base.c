@@ -78,6 +78,18 @@ char *format_text(const char *format, ...)
         return text;
 }
 
+char *replace_text(const char *text, const char *word, const char *by)
+{
+        const char *at;
+        char *out = format_text("%s", text);
+        while ((at = strstr(out, word)) != NULL) {
+                char *next = format_text("%.*s%s%s", (int)(at - out), out, by, at + strlen(word));
+                free(out);
+                out = next;
+        }
+        return out;
+}
+
 /* ---- folders and files ---- */
 
 void folder_make(char path[PATH_SIZE], const char *prefix)

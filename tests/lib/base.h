@@ -56,6 +56,7 @@ void *must_alloc(size_t size);                                                  
 void *must_share(size_t size);                                                    /* zeroed; shared with children */
 void *must_realloc(void *p, size_t size);                                         /* not zeroed */
 char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
+char *replace_text(const char *text, const char *word, const char *by); /* each, until none is left; the caller frees */
 
 /* ---- random numbers ---- */
 

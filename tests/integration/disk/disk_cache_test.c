@@ -10,12 +10,9 @@ static struct model *model, *other;
 
 static void begin(void)
 {
-        begin_store();
         model = model_mixed(91, 6 << 20);
         other = model_mixed(92, 5 << 20);
-        put(model, "one/model.safetensors");
-        must(mkdir(bucket("/many"), 0755));
-        model_write_sharded(model, bucket("/many"), 3, false);
+        begin_store_with(model);
         start();
 }
 

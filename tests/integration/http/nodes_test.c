@@ -95,15 +95,6 @@ static void make_node(int i)
 
 /* ---- the servers ---- */
 
-static char *replaced(const char *text, const char *word, const char *by)
-{
-        const char *at;
-        char *out = format_text("%s", text);
-        while ((at = strstr(out, word)) != NULL)
-                out = format_text("%.*s%s%s", (int)(at - out), out, by, at + strlen(word));
-        return out;
-}
-
 /* The documented configuration in front of an origin that is slow enough to kill a node meanwhile. */
 static void start_servers(void)
 {
@@ -118,9 +109,9 @@ static void start_servers(void)
         cache_port = free_port();
         char *text = strstr(file_read("config/nginx-slice-cache.conf", NULL), "\nmap ");
         ck_assert_ptr_nonnull(text);
-        text = replaced(text, "ORIGIN", format_text("http://127.0.0.1:%u", port));
-        text = replaced(text, "CACHE", suite_path("cached-%d", (int)getpid()));
-        text = replaced(text, "LISTEN", format_text("%u", cache_port));
+        text = replace_text(text, "ORIGIN", format_text("http://127.0.0.1:%u", port));
+        text = replace_text(text, "CACHE", suite_path("cached-%d", (int)getpid()));
+        text = replace_text(text, "LISTEN", format_text("%u", cache_port));
         nginx_start_with(&cache, suite_path("cache-%d", (int)getpid()), text, cache_port);
 }
 

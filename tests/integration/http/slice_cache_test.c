@@ -14,15 +14,6 @@
 static struct nginx origin, cache;
 static unsigned cache_port;
 
-static char *replaced(const char *text, const char *word, const char *by)
-{
-        const char *at;
-        char *out = format_text("%s", text);
-        while ((at = strstr(out, word)) != NULL)
-                out = format_text("%.*s%s%s", (int)(at - out), out, by, at + strlen(word));
-        return out;
-}
-
 static char *url_of(unsigned port)
 {
         return format_text("http://127.0.0.1:%u", port);
@@ -34,9 +25,9 @@ static const char *cache_config(const char *url)
         size_t size;
         char *text = strstr(file_read("config/nginx-slice-cache.conf", &size), "\nmap ");
         ck_assert_ptr_nonnull(text);
-        text = replaced(text, "ORIGIN", url);
-        text = replaced(text, "CACHE", suite_path("cached"));
-        return replaced(text, "LISTEN", format_text("127.0.0.1:%u", cache_port));
+        text = replace_text(text, "ORIGIN", url);
+        text = replace_text(text, "CACHE", suite_path("cached"));
+        return replace_text(text, "LISTEN", format_text("127.0.0.1:%u", cache_port));
 }
 
 static void begin(void)

@@ -138,6 +138,12 @@ static bool state_has(const char *name)
         return has;
 }
 
+static void load_pinned(streamer_client *c)
+{
+        streamer_load_opts opts = {.source = suite_path("root/m.safetensors"), .name = "m", .flags = STREAMER_LOAD_PIN};
+        client_ok(c, client_load_with(c, opts), "load");
+}
+
 /* The daemon writes the state file when it exits, however recent the change is. */
 TEST(a_stop_right_after_a_load_persists_the_pin)
 {
@@ -145,11 +151,7 @@ TEST(a_stop_right_after_a_load_persists_the_pin)
                 daemon_init(&d, suite_path("d"));
                 daemon_start(&d, own_flags());
                 streamer_client *c = client_open(&d);
-                client_ok(c,
-                          client_load_with(c, (streamer_load_opts){.source = suite_path("root/m.safetensors"),
-                                                                   .name = "m",
-                                                                   .flags = STREAMER_LOAD_PIN}),
-                          "load");
+                load_pinned(c);
                 streamer_close(c);
                 ck_assert_int_eq(daemon_stop(&d), 0);
         } while (daemon_gave_up(&d));
@@ -161,11 +163,7 @@ TEST(a_state_file_that_is_replaced_or_removed_is_written_again, .to = 2)
 {
         daemon_start(&d, own_flags());
         streamer_client *c = client_open(&d);
-        client_ok(c,
-                  client_load_with(c, (streamer_load_opts){.source = suite_path("root/m.safetensors"),
-                                                           .name = "m",
-                                                           .flags = STREAMER_LOAD_PIN}),
-                  "load");
+        load_pinned(c);
         AWAIT(state_has("m"));
         if (_i)
                 file_write(suite_path("state/state"), "", 0);
