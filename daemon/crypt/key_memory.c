@@ -140,7 +140,7 @@ static void map(void)
 {
         void *memory = secret_map(UNITS * UNIT);
         if (memory == NULL)
-                log_warn("no locked memory could be mapped: keys are in ordinary memory while they are used");
+                log_warn("no memory could be mapped for keys: they are in ordinary memory while they are used");
         __atomic_store_n(&arena.memory, memory, __ATOMIC_RELEASE);
 }
 
