@@ -32,6 +32,20 @@ void generation_set_state(struct generation *generation, enum generation_state s
         idle_refresh(generation);
 }
 
+void generation_set_stored(struct generation *generation, enum stored_state stored)
+{
+#define TO(state) (1u << STORED_##state)
+        static const unsigned allowed[] = {
+                [STORED_NOT] = TO(BEGUN) | TO(WHOLE), /* at once: it was restored */
+                [STORED_BEGUN] = TO(WHOLE) | TO(REMOVING) | TO(LEFT) | TO(ENDED),
+                [STORED_WHOLE] = TO(REMOVING) | TO(LEFT),
+                [STORED_REMOVING] = TO(ENDED),
+        };
+#undef TO
+        require(generation->n_fallbacks == 0 || stored == STORED_LEFT);
+        change_state(generation->stored, stored, allowed);
+}
+
 const char *model_origin_name(enum model_origin origin)
 {
         static const char *const names[] = {[ORIGIN_UNKNOWN] = "",
@@ -203,7 +217,7 @@ int generation_add_name(struct generation *generation, const char *name, const c
 static void set_fallback(struct model_name *name, struct generation *fallback)
 {
         struct generation *before = name->fallback;
-        require(fallback == NULL || (fallback->in_store && !name->generation->in_store));
+        require(fallback == NULL || (fallback->stored == STORED_WHOLE && name->generation->stored != STORED_WHOLE));
         if (fallback != NULL)
                 fallback->n_fallbacks++;
         name->fallback = fallback;
@@ -289,7 +303,7 @@ static void remove_name(struct generation *generation, struct model_name *name)
 
 static struct generation *generation_free(struct generation *generation)
 {
-        require(generation->n_fallbacks == 0 && !generation->in_store && list_empty(&generation->names));
+        require(generation->n_fallbacks == 0 && generation->persisted == NULL && list_empty(&generation->names));
         forget_last_name(generation);
         generation_index_remove(generation);
         idle_remove(generation);
@@ -422,7 +436,7 @@ static void release_done(struct work *work)
         if (g->state == GENERATION_REVOKED)
                 g->device->quarantined -= g->charged;
         generation_uncharge(g);
-        if (g->manifest.fd < 0 && g->left_in_store)
+        if (g->manifest.fd < 0 && g->stored == STORED_LEFT)
                 log_info("%s: generation %" PRIu64 " stays in the fd store", generation_name(g), g->number);
         else if (g->manifest.fd < 0)
                 log_event(source_is_test(g->source) ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, LOG_MODEL_FREED,
@@ -607,8 +621,9 @@ void generation_take_over(struct generation *generation, const char *name)
                 if (old->names.next == old->names.prev)
                         generation_drain_for(old, generation->settings.drain_timeout_ns);
                 end_reason_set(&old->end, END_REPLACED, "by generation %" PRIu64, generation->number);
-                if (!generation->in_store && (old->in_store || n->fallback != NULL))
-                        set_fallback(taken, old->in_store ? old : n->fallback);
+                struct generation *fallback = old->stored == STORED_WHOLE ? old : n->fallback;
+                if (generation->stored != STORED_WHOLE && fallback != NULL)
+                        set_fallback(taken, fallback);
                 generation_drop_name(old, name);
         }
 }

@@ -63,6 +63,16 @@ struct generation;
 /* As clients list it: a loading one is "queued" while its load waits for memory. */
 const char *generation_listed_state(const struct generation *generation);
 
+/* A generation in the service manager's fd store, which resident/persist writes. */
+enum stored_state {
+        STORED_NOT,      /* not yet, or the store has no capacity for it */
+        STORED_BEGUN,    /* it is being stored */
+        STORED_WHOLE,    /* it is complete there, and may be the fallback of a name */
+        STORED_REMOVING, /* it is being removed */
+        STORED_ENDED,    /* it was removed, or could not be stored: it is not stored again */
+        STORED_LEFT      /* the daemon ends, and the store keeps its memory for the next run */
+};
+
 /* ---- what has become of models ---- */
 
 #define ENDED_MAX 128
@@ -200,10 +210,9 @@ struct generation {
         struct list in_persist;          /* in persist->changed, or ->waiting for capacity */
         uint64_t row_facts, lease_facts; /* of which persist has made rows: hashes */
         struct persisted *persisted;     /* its entry in the fd store; its memory is freed only after that */
-        bool in_store;                   /* it is complete there, and may be the fallback of a name */
+        enum stored_state stored;        /* set by generation_set_stored() alone */
         unsigned n_fallbacks;            /* names of newer generations that have it as their fallback */
-        bool left_in_store;              /* the daemon ends, and the store keeps its memory for the next run */
-        bool not_stored, full_logged;    /* it could not be stored; the lack of capacity was logged */
+        bool full_logged;                /* the lack of capacity in the store was logged */
         struct list in_unchecked;        /* in resident->unchecked: restored, and its bytes not compared since */
         bool was_shared;                 /* DEVICE_SHARED_WRITABLE: with processes of this user */
         uid_t shared_by;
@@ -373,6 +382,7 @@ uid_t generation_owner(const struct generation *generation);
 
 /* The only way in which a state changes; asserts that the table of model.c allows it. */
 void generation_set_state(struct generation *generation, enum generation_state state);
+void generation_set_stored(struct generation *generation, enum stored_state stored);
 
 /* NULL on ENOMEM. It is loading, has one name and one reference (the load's). `owner`: see generation_add_name(). */
 struct generation *generation_new(struct resident *resident, const char *name, const char *source,

@@ -118,7 +118,7 @@ static void mark_names(struct persist *persist)
 
 static bool is_named(const struct persisted *persisted)
 {
-        return persisted->generation != NULL && persisted->state != PERSIST_REMOVING;
+        return persisted->generation != NULL && persisted->generation->stored != STORED_REMOVING;
 }
 
 static uint64_t stored_id(const struct generation *g)
@@ -534,10 +534,8 @@ static void persisted_free(struct persisted *persisted)
         persisted->persist->used -= persisted->n_fds;
         tree_remove(&persisted->persist->models, &persisted->by_id);
         msgpack_sbuffer_destroy(&persisted->details);
-        if (persisted->generation != NULL) {
+        if (persisted->generation != NULL)
                 persisted->generation->persisted = NULL;
-                persisted->generation->in_store = false;
-        }
         free(persisted);
 }
 
@@ -546,12 +544,13 @@ static void persisted_end(struct persisted *persisted)
 {
         struct generation *generation = persisted->generation;
         struct persist *persist = persisted->persist;
-        bool left = persist->frozen && persisted->state != PERSIST_REMOVING && persisted->error.code == 0;
+        bool failed = persisted->error.code != 0;
         persisted_free(persisted);
         admit_waiting(persist);
         if (generation == NULL)
                 return;
-        generation->left_in_store = left;
+        bool left = persist->frozen && generation->stored != STORED_REMOVING && !failed;
+        generation_set_stored(generation, left ? STORED_LEFT : STORED_ENDED);
         generation_reap_later(generation);
 }
 
@@ -618,18 +617,13 @@ static void remove_done(struct work *work)
 
 void persisted_stored(struct persisted *persisted)
 {
-        require(persisted->state == PERSIST_STORING && !persisted->generation->in_store);
-        persisted->state = PERSIST_STORED;
-        persisted->generation->in_store = true;
+        generation_set_stored(persisted->generation, STORED_WHOLE);
 }
 
 void persisted_remove(struct persisted *persisted)
 {
-        struct generation *generation = persisted->generation;
-        require(persisted->state != PERSIST_REMOVING && (generation == NULL || generation->n_fallbacks == 0));
-        if (generation != NULL)
-                generation->in_store = false;
-        persisted->state = PERSIST_REMOVING;
+        if (persisted->generation != NULL)
+                generation_set_stored(persisted->generation, STORED_REMOVING);
         persisted->error = (struct error){0};
         work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, remove_run, remove_done);
 }
@@ -638,11 +632,10 @@ void persisted_remove(struct persisted *persisted)
  * generation. First the next run must not be led to it any more. */
 static void remove_stored(struct generation *generation)
 {
-        struct persisted *persisted = generation->persisted;
-        if (persisted->state != PERSIST_STORED || generation->n_fallbacks > 0)
+        if (generation->stored != STORED_WHOLE || generation->n_fallbacks > 0)
                 return;
-        persist_sync(persisted->persist);
-        persisted_remove(persisted);
+        persist_sync(generation->persisted->persist);
+        persisted_remove(generation->persisted);
 }
 
 /* ---- storing ---- */
@@ -682,7 +675,6 @@ static void store_done(struct work *work)
                 persisted_stored(persisted);
         } else {
                 log_warn("%s: will not survive a restart: %s", generation_name(generation), persisted->error.text);
-                generation->not_stored = true;
                 persisted_remove(persisted); /* some of it may have been stored */
         }
         settle_names(generation);
@@ -724,6 +716,7 @@ static bool store(struct persist *persist, struct generation *g)
                 persisted_free(persisted);
                 return false;
         }
+        generation_set_stored(g, STORED_BEGUN);
         work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
         return true;
 }
@@ -733,7 +726,7 @@ static void store_new(struct persist *persist, struct generation *g)
 {
         if (g->state != GENERATION_READY || g->persisted != NULL)
                 return;
-        bool fits = !g->not_stored && can_be_stored(g);
+        bool fits = g->stored == STORED_NOT && can_be_stored(g);
         if (fits && has_capacity(persist, g) && store(persist, g))
                 return;
         if (fits)
@@ -1016,8 +1009,11 @@ void persist_freeze(struct persist *persist)
         end_all_unverified(persist);
         list_each_item (const struct generation, g, &persist->resident->generations, link)
                 settle_names(g);
-        tree_each_item_safe(struct persisted, persisted, &persist->models,
-                            by_id) if (persisted->state == PERSIST_STORED) persisted_end(persisted);
+        tree_each_item_safe(struct persisted, persisted, &persist->models, by_id)
+        {
+                if (persisted->generation != NULL && persisted->generation->stored == STORED_WHOLE)
+                        persisted_end(persisted);
+        }
 }
 
 bool persist_stop(struct persist *persist, uint64_t deadline_ns)

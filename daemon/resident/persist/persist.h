@@ -16,11 +16,14 @@
  * What is due is one set (enum persist_due). Packing changes nothing: what begins to be stored, and the numbers of
  * processes, are decided before.
  *
- * One model in the store:
+ * One model in the store (enum stored_state):
  *
- *   storing ---------------> stored ----------> removing -----> (removed)
+ *   begun ------------------> whole ----------> removing -----> ended
  *      \ segments, the commit record              \ the commit record, the segments
- *        \--> (removed): no capacity, or the manager does not answer
+ *       \--> removing: the manager does not answer
+ *
+ * A model for which the store has no capacity waits for it. One that is begun or whole is left to the next run as the
+ * daemon ends.
  *
  * The commit record is stored last: the next run drops a model without one, and one to which neither a name nor a lease
  * of the snapshot leads. While the store holds a generation's memory, it counts in the device's budget.
@@ -42,15 +45,12 @@
 
 #include <inttypes.h>
 
-enum persisted_state { PERSIST_STORING, PERSIST_STORED, PERSIST_REMOVING };
-
-/* One model in the store. */
+/* One model in the store, in the state of its generation (enum stored_state). */
 struct persisted {
         struct tree_node by_id; /* in persist->models */
         struct persist *persist;
-        struct generation *generation; /* NULL: an earlier run's, being removed */
+        struct generation *generation; /* NULL: an earlier run's, which is being removed */
         uint64_t id;
-        enum persisted_state state;
         msgpack_sbuffer details; /* of its commit record, while it is stored */
         unsigned n_fds;
         struct work work;
