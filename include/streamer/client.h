@@ -674,7 +674,8 @@ STREAMER_API int streamer_publish_attribute(streamer_publication *publication, c
  * which the daemon uses only where its device is configured with them, become read-only: streamer_lease_writable() is
  * 0.) Then the daemon seals and hashes it, and the model exists. STREAMER_EBUSY if this process, or one that it forked,
  * still has a writable mapping of the memory; STREAMER_EINVAL if a storage was not requested, or if the table is
- * refused (an overlap that is not declared by `alias`); STREAMER_EFAILED if the base has changed meanwhile.
+ * refused (an overlap that is not declared by `alias`); STREAMER_EFAILED if the base has changed meanwhile;
+ * STREAMER_ENOMEM if the device has no capacity for the table, which is added to the bytes of streamer_publish_begin().
  *
  * On success the publication is released, and the memory belongs to *lease, at the same addresses (streamer_detach).
  * After a failure the memory stays mapped, with its contents, until streamer_publish_abort(). */

@@ -144,12 +144,12 @@ static streamer_lease *publish(struct checker *c, unsigned user, const struct co
         int r = fill(c, publication, content);
         trail_add(c, "user %u: publish %" PRIu64 " bytes, key %u: %s, %s", user, content->bytes[0], content->key,
                   streamer_strerror(r), commits ? "committed" : "aborted");
-        if (r != 0 && largest < available)
+        if (r == 0 && commits)
+                r = streamer_publish_commit(publication, &lease);
+        if (r != 0 && (r != STREAMER_ENOMEM || largest < available))
                 checker_fail(c, NAME ": %s (%s), and it would fit in %" PRIu64 " bytes", streamer_strerror(r),
                              streamer_last_error(c->users[user]), available);
-        if (r == 0 && commits)
-                succeed(c, streamer_publish_commit(publication, &lease), "commit");
-        else
+        if (lease == NULL)
                 streamer_publish_abort(publication);
         c->counts->published += lease != NULL;
         c->counts->publish_aborts += lease == NULL;

@@ -116,6 +116,13 @@ static void fetch(streamer_client *c, const char *from)
         named(c, streamer_fetch(c, from, "SHA256SUMS", &data, &size));
 }
 
+/* Of a whole run; shared by the processes of the tests. */
+struct counts {
+        _Atomic unsigned in_reply, in_log, silent, changes;
+};
+
+static struct counts *counts;
+
 static bool call(streamer_client *c, const char *verb, const char *args)
 {
         char *reply = NULL;
@@ -276,7 +283,7 @@ static void live_published(streamer_client *c)
  * change may have been made although its reply was lost. */
 static void live_remembered(streamer_client *c)
 {
-        char *change = format_text("{\"model\":\"witness\",\"priority\":%u}", 1 + (unsigned)(clock_ns() / 1000 % 9999));
+        char *change = format_text("{\"model\":\"witness\",\"priority\":%u}", 1 + ++counts->changes % 10000);
         char *file = format_text("%s/state", state);
         bool pinned = call(c, "pin", "{\"model\":\"witness\"}");
         unlink(file);
@@ -449,13 +456,6 @@ static void works(enum fault_call which, uint64_t nth)
 }
 
 /* ---- a failure is reported ---- */
-
-/* Of a whole run; shared by the processes of the tests. */
-struct counts {
-        _Atomic unsigned in_reply, in_log, silent;
-};
-
-static struct counts *counts;
 
 /* The log has an error, or standard error one of the settings. */
 static void check_explained(const struct daemon *d, size_t from, enum fault_call which, uint64_t nth)
