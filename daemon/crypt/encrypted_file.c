@@ -500,12 +500,29 @@ int encrypted_file_read(struct encrypted_file **out, struct st_header *header, c
         return 0;
 }
 
+struct encrypted_file *encrypted_file_copy(const struct encrypted_file *file, uint64_t n, size_t n_tensors)
+{
+        struct encrypted_file *copy = malloc(sizeof(*copy));
+        if (copy == NULL)
+                return NULL;
+        *copy = *file;
+        copy->keyring = keyring_ref(file->keyring);
+        copy->text = copy->own_text = malloc(n + 1);
+        copy->tensors = calloc(n_tensors + 1, sizeof(*copy->tensors));
+        if (copy->text == NULL || copy->tensors == NULL)
+                return encrypted_file_free(copy);
+        memcpy(copy->own_text, file->text, n);
+        memcpy(copy->tensors, file->tensors, n_tensors * sizeof(*copy->tensors));
+        return copy;
+}
+
 struct encrypted_file *encrypted_file_free(struct encrypted_file *file)
 {
         if (file == NULL)
                 return NULL;
         keyring_free(file->keyring);
         free(file->tensors);
+        free(file->own_text);
         free(file);
         return NULL;
 }
@@ -563,6 +580,17 @@ int chunk_decrypt(struct chunk *chunk, unsigned char *to, const unsigned char *f
         uint64_t tag = file->tensors[chunk->tensor].tags + chunk->number * CIPHER_TAG;
         chunk->file = NULL;
         return cipher_end(&chunk->cipher, (const unsigned char *)file->text + tag, error);
+}
+
+/* These ciphers add one stream of bytes either way. What was not decrypted has no tag to be compared with. */
+int chunk_encrypt(struct chunk *chunk, unsigned char *bytes, uint64_t n, struct error *error)
+{
+        require(chunk->file != NULL && n <= chunk->end - chunk->at);
+        int r = cipher_update(&chunk->cipher, bytes, bytes, n, error);
+        chunk->at += n;
+        if (chunk->at == chunk->end)
+                chunk->file = NULL;
+        return r;
 }
 
 void chunk_deinit(struct chunk *chunk)

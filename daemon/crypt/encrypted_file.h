@@ -59,6 +59,7 @@ struct encrypted_tensor {
 struct encrypted_file {
         struct keyring *keyring; /* a reference */
         const char *text;        /* of the header, borrowed */
+        char *own_text;          /* NULL: it is borrowed */
         enum cipher_kind kind;
         uint64_t chunk; /* bytes of a chunk; CHUNK_WHOLE */
         const struct decryption_key *key;
@@ -70,6 +71,8 @@ struct encrypted_file {
  * is NULL where it is not encrypted. STREAMER_EFAILED, without the file's name; STREAMER_ENOMEM. */
 int encrypted_file_read(struct encrypted_file **out, struct st_header *header, const struct signed_text *checked,
                         struct keyring *keyring, struct error *error);
+/* The same for other uses: with a text of its own, of which the header has n bytes. NULL: no memory. */
+struct encrypted_file *encrypted_file_copy(const struct encrypted_file *file, uint64_t n, size_t n_tensors);
 struct encrypted_file *encrypted_file_free(struct encrypted_file *file); /* accepts NULL */
 
 /* ---- chunks ---- */
@@ -90,6 +93,9 @@ int chunk_begin(struct chunk *chunk, const struct encrypted_file *file, uint32_t
 /* The next n bytes of the chunk, at most the rest; `to` may be `from`. At its end the tag is compared: then `file` is
  * NULL. 0, CIPHER_WRONG_TAG, or STREAMER_EFAILED. */
 int chunk_decrypt(struct chunk *chunk, unsigned char *to, const unsigned char *from, uint64_t n, struct error *error);
+/* The reverse, of bytes that were decrypted before: the same key and nonce yield the same ciphertext, to which the
+ * header has the tags. At the end of the chunk `file` is NULL. 0, or STREAMER_EFAILED. */
+int chunk_encrypt(struct chunk *chunk, unsigned char *bytes, uint64_t n, struct error *error);
 void chunk_deinit(struct chunk *chunk); /* wipes its key; accepts a zeroed one */
 
 /* Where the chunk ends in which byte `at` of a tensor of so many bytes is. */

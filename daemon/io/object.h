@@ -46,7 +46,8 @@ struct object_label {
         const char *etag, *modified; /* as its store says them; NULL: it has none */
         bool settled;                /* each answer's version proves its bytes: they need no check after the reading */
         const char *url;
-        const unsigned char *first; /* its first bytes: of a safetensors file its header, of a text all */
+        /* Its first bytes, if they are still in memory: of a safetensors file its header, of a text all. */
+        const unsigned char *first;
         uint64_t n_first;
 };
 
@@ -99,6 +100,7 @@ struct object {
                         bool is_streamed;
                         int streams[OBJECT_STREAMS - 1];
                         unsigned n_streams;
+                        struct disk_local *local; /* NULL: it is not for the disk cache (disk_local.h) */
                 };
                 struct remote *remote;
         };

@@ -194,8 +194,8 @@ struct part_disk {
         struct plan rest;       /* with those that are left after that */
         struct object *objects; /* by file: the copy; zero: none. Borrowed descriptors */
         unsigned char (*expected)[DIGEST_SIZE]; /* by leaf, of these files */
-        bool *landed;                           /* atomic, by block of `first` */
-        uint64_t bytes;                         /* atomic: that have landed */
+        uint32_t *landed; /* atomic, by block of `first` that begins a chunk: how many of its blocks are in memory */
+        uint64_t bytes;   /* atomic: that have landed */
 };
 
 struct load_part {

@@ -7,6 +7,9 @@
  * The two jobs follow each other, so that a copy which turns out to be damaged costs only its blocks that have not
  * landed: they are read from the store. Leaves of a copy are compared as they are read, before they can be seen. What
  * else fails a job fails the part.
+ *
+ * Files that are encrypted are so in the cache. Their leaves are compared before they are decrypted. Blocks that
+ * continue each other's chunk land together, so that what is read anew begins with a chunk.
  */
 #include "daemon/load/load_private.h"
 
@@ -33,9 +36,10 @@ static bool is_whole(const struct plan *plan, size_t file, uint64_t header, uint
         return at == size;
 }
 
-static bool is_encrypted(const struct load_part *part, size_t file)
+/* Bytes before the first tensor. */
+static uint64_t header_of(const struct load_part *part, size_t file)
 {
-        return part->resolved.encrypted != NULL && part->resolved.encrypted[file] != NULL;
+        return ST_PREFIX + part->resolved.texts[file].n;
 }
 
 /* Its leaves are those of the plan. */
@@ -43,12 +47,18 @@ static bool fits(const struct load_part *part, size_t file)
 {
         const struct object_copy *copy = part->resolved.set.objects[file].copy;
         uint64_t leaves;
-        return copy != NULL && !copy->damaged && !is_encrypted(part, file) &&
+        return copy != NULL && !copy->damaged && copy->header == header_of(part, file) &&
                is_whole(&part->resolved.plan, file, copy->header, copy->file->version.size, &leaves) &&
                leaves == copy->n_sums;
 }
 
 /* ---- what is stored behind the load ---- */
+
+static void count_unread(const struct object *object)
+{
+        metric_add_label(METRIC_DISK_NOT_STORED, REASON_IO, 1);
+        log_warn("disk cache: %s: not stored: its header cannot be kept in memory until it is written", object->path);
+}
 
 static void add_file(struct disk_write *write, const struct load_part *part, size_t i)
 {
@@ -60,10 +70,10 @@ static void add_file(struct disk_write *write, const struct load_part *part, siz
                 return;
         if (!object->ops->label(object, &label))
                 metric_add_label(METRIC_DISK_NOT_STORED, REASON_VERSION, 1);
-        else if (is_encrypted(part, i) || !is_whole(plan, i, label.n_first, object->version.size, &leaves))
+        else if (!is_whole(plan, i, header_of(part, i), object->version.size, &leaves))
                 metric_add_label(METRIC_DISK_NOT_STORED, REASON_LAYOUT, 1);
-        else
-                disk_write_add_file(write, object, &label, plan, i);
+        else if (!disk_write_add_file(write, object, &label, plan, i, header_of(part, i), part->resolved.encrypted[i]))
+                count_unread(object);
 }
 
 static void add_index(struct disk_write *write, const struct load *load)
@@ -71,8 +81,17 @@ static void add_index(struct disk_write *write, const struct load *load)
         const struct object *index = &load->opened.index_object;
         struct object_label label;
         if (load->opened.index.n_files > 0 && index->ops->label != NULL && index->copy == NULL &&
-            index->ops->label(index, &label) && label.n_first == index->version.size)
-                disk_write_add_text(write, index, &label);
+            index->ops->label(index, &label) && !disk_write_add_text(write, index, &label))
+                count_unread(index);
+}
+
+/* Local files are stored where the configuration names their folder. */
+static bool may_be_stored(const struct load_part *part)
+{
+        bool any = false;
+        for (size_t i = 0; i < part->resolved.set.n_objects; i++)
+                any = any || part->resolved.set.objects[i].ops->label != NULL;
+        return any;
 }
 
 /* Replicas that are read twice, for devices of different layouts, are stored once. */
@@ -81,15 +100,14 @@ static void prepare_write(struct load_part *part)
         const struct load *load = part->load;
         struct disk_writer *writer = load->loads->disk_writer;
         size_t n = part->resolved.set.n_objects;
-        if (writer == NULL || source_is_local(load->source) || load->probe ||
-            (load->pattern == NULL && part != load->parts))
+        if (writer == NULL || load->probe || !may_be_stored(part) || (load->pattern == NULL && part != load->parts))
                 return;
         part->write = disk_write_new(writer, n + 1, n);
         for (size_t i = 0; part->write != NULL && i < n; i++)
                 add_file(part->write, part, i);
         if (part->write != NULL && part == load->parts && load->pattern == NULL)
                 add_index(part->write, load);
-        if (part->write != NULL && part == load->parts && !load->opened.stale)
+        if (part->write != NULL && part == load->parts && !load->opened.stale && !source_is_local(load->source))
                 disk_write_set_source(part->write, source_describe(load->source, &load->opened));
 }
 
@@ -189,13 +207,31 @@ void part_begin_write(struct load_part *part)
 
 /* ---- the jobs ---- */
 
+/* Of the blocks [*first, *end), all but the first continue the one before. */
+static void find_run(const struct plan *plan, size_t block, size_t *first, size_t *end)
+{
+        *first = block;
+        *end = block + 1;
+        while (plan->blocks[*first].continues) {
+                require(*first > 0);
+                --*first;
+        }
+        while (*end < plan->n_blocks && plan->blocks[*end].continues)
+                ++*end;
+}
+
 /* On a reader thread. */
 static void on_copy_landed(struct read_job *job, const struct plan_block *block)
 {
         struct part_disk *disk = container_of(job, struct part_disk, job);
-        add_relaxed(&disk->bytes, block->len);
-        __atomic_store_n(&disk->landed[block - disk->first.blocks], true, __ATOMIC_RELEASE);
-        disk->part->job.landed(&disk->part->job, block);
+        size_t first, end;
+        find_run(&disk->first, (size_t)(block - disk->first.blocks), &first, &end);
+        if (__atomic_add_fetch(&disk->landed[first], 1, __ATOMIC_ACQ_REL) < end - first)
+                return;
+        for (size_t i = first; i < end; i++) {
+                add_relaxed(&disk->bytes, disk->first.blocks[i].len);
+                disk->part->job.landed(&disk->part->job, &disk->first.blocks[i]);
+        }
 }
 
 static void copies_ended(struct callback *item)
@@ -214,6 +250,7 @@ struct read_job *part_begin_copies(struct load_part *part)
         disk->job = (struct read_job){.engine = READ_PREAD,
                                       .plan = &disk->first,
                                       .objects = disk->objects,
+                                      .encrypted = job->encrypted,
                                       .leaves = job->leaves,
                                       .expected = (const unsigned char(*)[DIGEST_SIZE])disk->expected,
                                       .n_targets = job->n_targets,
@@ -225,6 +262,16 @@ struct read_job *part_begin_copies(struct load_part *part)
         return &disk->job;
 }
 
+/* All blocks of the run have landed. */
+static bool has_landed(const struct part_disk *disk, size_t block)
+{
+        size_t first, end;
+        find_run(&disk->first, block, &first, &end);
+        uint32_t n = __atomic_load_n(&disk->landed[first], __ATOMIC_ACQUIRE);
+        require(n <= end - first);
+        return n == end - first;
+}
+
 /* Blocks that have not landed. */
 static void find_rest(struct load_part *part)
 {
@@ -233,7 +280,7 @@ static void find_rest(struct load_part *part)
         size_t of_copies = 0;
         for (size_t i = 0; i < plan->n_blocks; i++) {
                 bool tried = disk->objects[plan->blocks[i].file].path != NULL;
-                if (!tried || !__atomic_load_n(&disk->landed[of_copies], __ATOMIC_ACQUIRE))
+                if (!tried || !has_landed(disk, of_copies))
                         disk->rest.blocks[disk->rest.n_blocks++] = plan->blocks[i];
                 of_copies += tried;
         }

@@ -4,12 +4,13 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/io/file/file_object.h"
+#include "daemon/model/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>
 
-#define FOLDERS_BYTES (2 * DISK_PAGE) /* of an entry: its folder, and its name in the folder above */
-#define FIRST_MAX (64 * MiB)          /* of a header or a text, which is in memory while it is used */
+#define FOLDERS_BYTES (2 * DISK_PAGE)         /* of an entry: its folder, and its name in the folder above */
+#define FIRST_MAX (ST_PREFIX + ST_HEADER_MAX) /* of a header or a text, which is in memory while it is used */
 
 static uint64_t now_s(void)
 {
@@ -179,6 +180,22 @@ void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage)
                                      .entries = cache->n_entries,
                                      .oldest_s = oldest != NULL && now > oldest->used_s ? now - oldest->used_s : 0,
                                      .scanned = cache->scanned};
+}
+
+#define RATE_BYTES (32 * MiB) /* of a load whose rate says more of its source than of its beginning and end */
+
+void disk_cache_note_load(struct disk_cache *cache, bool of_disk, uint64_t bytes, uint64_t ns)
+{
+        if (bytes < RATE_BYTES || ns == 0)
+                return;
+        lock_scope(&cache->mutex);
+        *(of_disk ? &cache->rates.disk : &cache->rates.store) = (uint64_t)((double)bytes * (double)SECOND / (double)ns);
+}
+
+struct disk_rates disk_cache_rates(struct disk_cache *cache)
+{
+        lock_scope(&cache->mutex);
+        return cache->rates;
 }
 
 /* ---- sources ---- */

@@ -60,6 +60,9 @@ struct disk_cache {
         uint64_t n_entries, used; /* used: with what is being written */
         char **pins;              /* what their models' objects begin with */
         size_t n_pins;
+        struct disk_rates {
+                uint64_t disk, store; /* bytes in a second; 0: not known */
+        } rates;
 };
 
 /* Locks the folder. STREAMER_EBUSY, STREAMER_EFAILED, STREAMER_ENOMEM. */
@@ -86,6 +89,11 @@ struct disk_space {
 };
 /* Asks the file system. */
 void disk_cache_space(struct disk_cache *cache, struct disk_space *space);
+
+/* A load has taken so long for so many bytes, all of them from copies, or from stores. Short ones do not count. */
+void disk_cache_note_load(struct disk_cache *cache, bool of_disk, uint64_t bytes, uint64_t ns);
+/* Of the last such loads. */
+struct disk_rates disk_cache_rates(struct disk_cache *cache);
 
 /* ---- for people ---- */
 

@@ -9,9 +9,9 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#define BUFFER (4 * MiB)      /* of one write: a page that is left of the one before, and leaves */
-#define HEADERS_MAX (8 * MiB) /* of one file's header, which is in memory until it is written */
-#define PAUSE_NS (50 * MS)    /* before the thread looks again whether loads read the disk */
+#define BUFFER (4 * MiB)        /* of one write: a page that is left of the one before, and leaves */
+#define HEADERS_MAX (192 * MiB) /* of all files, whose headers are in memory until they are written */
+#define PAUSE_NS (50 * MS)      /* before the thread looks again whether loads read the disk */
 #define NICE_MOST 19
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13) /* the class "idle" */
@@ -31,7 +31,9 @@ struct write_file {
         uint64_t size;
         unsigned char *first; /* the header */
         uint64_t n_first;
-        struct plan_tensor *tensors; /* a copy of the plan's */
+        uint64_t charged;                 /* bytes of headers */
+        struct encrypted_file *encrypted; /* a copy; NULL: it is not */
+        struct plan_tensor *tensors;      /* a copy of the plan's */
         size_t n_tensors;
         uint64_t leaf, n_leaves; /* the first one's number in the plan */
         unsigned char (*sums)[DIGEST_SIZE];
@@ -46,6 +48,7 @@ struct write_file {
         uint64_t done;       /* bytes that were written: whole pages */
         unsigned char *tail; /* a page: what was taken and not written */
         size_t n_tail;
+        struct chunk chunk; /* that is being encrypted */
 };
 
 struct disk_write {
@@ -77,14 +80,20 @@ struct disk_writer {
         struct list writes;
         unsigned char *buffer; /* page-aligned */
         uint64_t number;       /* of the next new entry */
+        uint64_t headers;      /* atomic: bytes */
         bool failing;          /* the last file was given up, which was logged */
 };
 
 /* ---- a write ---- */
 
-static void file_clear(struct write_file *file)
+/* What was initialised of it. */
+static void file_clear(struct disk_writer *writer, struct write_file *file)
 {
         require(file->entry == NULL);
+        uint64_t before = __atomic_fetch_sub(&writer->headers, file->charged, __ATOMIC_RELAXED);
+        require(before >= file->charged);
+        chunk_deinit(&file->chunk);
+        encrypted_file_free(file->encrypted);
         free(file->shown);
         free(file->etag);
         free(file->modified);
@@ -93,6 +102,7 @@ static void file_clear(struct write_file *file)
         free(file->sums);
         free(file->landed);
         free(file->tail);
+        *file = (struct write_file){.state = FILE_OVER};
 }
 
 /* Frees its tables once neither the thread nor a reader uses them. The model may stay for days. */
@@ -103,7 +113,7 @@ static void clear_if_unused(struct disk_write *write)
         write->cleared = true;
         write->source = disk_source_free(write->source);
         for (size_t i = 0; i < write->n_files; i++)
-                file_clear(&write->files[i]);
+                file_clear(write->writer, &write->files[i]);
         free(write->files);
         free(write->by_plan);
         write->files = NULL;
@@ -149,43 +159,58 @@ void disk_write_set_source(struct disk_write *write, struct disk_source *source)
         write->source = source;
 }
 
-/* False: no memory, and nothing is left of it. */
-static bool file_init(struct write_file *file, const struct object *object, const struct object_label *label)
+/* False: it would be too much. Released by file_clear(). */
+static bool charge_headers(struct disk_writer *writer, struct write_file *file, uint64_t bytes)
 {
-        *file = (struct write_file){.settled = label->settled,
-                                    .size = object->version.size,
-                                    .n_first = label->n_first,
-                                    .new = DISK_NEW_NONE,
-                                    .shown = strdup(object->path),
-                                    .etag = strdup(label->etag ?: ""),
-                                    .modified = strdup(label->modified ?: ""),
-                                    .first = malloc(label->n_first + 1)};
-        memcpy(file->id, label->id, DISK_ID_SIZE);
-        memcpy(file->place, label->place, DISK_ID_SIZE);
-        if (file->shown == NULL || file->etag == NULL || file->modified == NULL || file->first == NULL) {
-                file_clear(file);
+        file->charged += bytes;
+        return __atomic_add_fetch(&writer->headers, bytes, __ATOMIC_RELAXED) <= HEADERS_MAX;
+}
+
+/* The header: it is in memory, or it is read again. What is read is of the version that was opened, as all of the file
+ * is: the file is committed when that is certain. */
+static bool take_first(struct write_file *file, const struct object *object, const struct object_label *label)
+{
+        struct error error;
+        file->first = aligned_alloc(DISK_PAGE, round_up(file->n_first, DISK_PAGE) + DISK_PAGE);
+        if (file->first == NULL)
                 return false;
-        }
-        if (label->n_first > 0)
-                memcpy(file->first, label->first, label->n_first);
+        if (label->n_first != file->n_first)
+                return object_read_range(object, 0, file->n_first, file->first, &error) == 0;
+        memcpy(file->first, label->first, file->n_first);
         return true;
 }
 
-void disk_write_add_text(struct disk_write *write, const struct object *object, const struct object_label *label)
+static bool file_init(struct disk_writer *writer, struct write_file *file, const struct object *object,
+                      const struct object_label *label, uint64_t header)
 {
-        require(label->n_first == object->version.size && write->n_files < write->max_files);
-        if (label->n_first <= HEADERS_MAX && file_init(&write->files[write->n_files], object, label))
-                write->n_files++;
+        *file = (struct write_file){.settled = label->settled,
+                                    .size = object->version.size,
+                                    .n_first = header,
+                                    .new = DISK_NEW_NONE,
+                                    .shown = strdup(object->path),
+                                    .etag = strdup(label->etag ?: ""),
+                                    .modified = strdup(label->modified ?: "")};
+        memcpy(file->id, label->id, DISK_ID_SIZE);
+        memcpy(file->place, label->place, DISK_ID_SIZE);
+        return file->shown != NULL && file->etag != NULL && file->modified != NULL &&
+               charge_headers(writer, file, header) && take_first(file, object, label);
 }
 
-void disk_write_add_file(struct disk_write *write, const struct object *object, const struct object_label *label,
-                         const struct plan *plan, size_t number)
+bool disk_write_add_text(struct disk_write *write, const struct object *object, const struct object_label *label)
 {
         struct write_file *file = &write->files[write->n_files];
+        require(write->n_files < write->max_files);
+        if (!file_init(write->writer, file, object, label, object->version.size)) {
+                file_clear(write->writer, file);
+                return false;
+        }
+        write->n_files++;
+        return true;
+}
+
+static bool take_tensors(struct write_file *file, const struct plan *plan, size_t number)
+{
         size_t first, end;
-        require(write->n_files < write->max_files && number < write->n_by_plan);
-        if (label->n_first > HEADERS_MAX || !file_init(file, object, label))
-                return;
         plan_file_tensors(plan, number, &first, &end);
         file->n_tensors = end - first;
         file->leaf = first < end ? plan->tensors[first].leaf : 0;
@@ -194,13 +219,38 @@ void disk_write_add_file(struct disk_write *write, const struct object *object, 
         file->tensors = malloc((file->n_tensors + 1) * sizeof(*file->tensors));
         file->sums = malloc((file->n_leaves + 1) * DIGEST_SIZE);
         file->landed = calloc(file->n_leaves + 1, 1);
-        if (file->tensors == NULL || file->sums == NULL || file->landed == NULL) {
-                file_clear(file);
-                return;
-        }
+        if (file->tensors == NULL || file->sums == NULL || file->landed == NULL)
+                return false;
         if (file->n_tensors > 0)
                 memcpy(file->tensors, plan->tensors + first, file->n_tensors * sizeof(*file->tensors));
+        return true;
+}
+
+static bool take_encryption(struct disk_writer *writer, struct write_file *file, const struct encrypted_file *encrypted)
+{
+        uint64_t text = file->n_first - ST_PREFIX;
+        if (encrypted == NULL)
+                return true;
+        if (!charge_headers(writer, file, text))
+                return false;
+        file->encrypted = encrypted_file_copy(encrypted, text, file->n_tensors);
+        return file->encrypted != NULL;
+}
+
+bool disk_write_add_file(struct disk_write *write, const struct object *object, const struct object_label *label,
+                         const struct plan *plan, size_t number, uint64_t header,
+                         const struct encrypted_file *encrypted)
+{
+        struct write_file *file = &write->files[write->n_files];
+        require(write->n_files < write->max_files && number < write->n_by_plan);
+        require(header >= ST_PREFIX && header <= object->version.size);
+        if (!file_init(write->writer, file, object, label, header) || !take_tensors(file, plan, number) ||
+            !take_encryption(write->writer, file, encrypted)) {
+                file_clear(write->writer, file);
+                return false;
+        }
         write->by_plan[number] = (uint32_t)++write->n_files;
+        return true;
 }
 
 static void call(struct disk_writer *writer)
@@ -284,6 +334,7 @@ static void give_up(struct disk_writer *writer, struct write_file *file, enum me
         else if (!writer->failing)
                 log_warn("disk cache: %s: not stored, and no further one is named until one is: %s", file->shown, why);
         writer->failing = writer->failing || reason != REASON_UNLOADED;
+        chunk_deinit(&file->chunk);
         disk_new_abort(&file->new, &writer->cache->folder);
         if (file->entry != NULL)
                 disk_cache_give_up(writer->cache, file->entry);
@@ -411,6 +462,49 @@ static int read_leaves(struct gather *gather, struct error *error)
         return r;
 }
 
+/* One leaf of a tensor, from its byte `skip` on. */
+static int encrypt_leaf(struct write_file *file, const struct plan_tensor *t, uint64_t skip, unsigned char *bytes,
+                        uint64_t len, struct error *error)
+{
+        struct chunk *chunk = &file->chunk;
+        int r = 0;
+        for (uint64_t done = 0, n; r == 0 && done < len; done += n) {
+                if (chunk->file == NULL)
+                        r = chunk_begin(chunk, file->encrypted, t->index, skip + done, t->bytes, error);
+                if (r < 0)
+                        break;
+                uint64_t left = chunk->end - chunk->at;
+                n = left < len - done ? left : len - done;
+                r = chunk_encrypt(chunk, bytes + done, n, error);
+        }
+        return r;
+}
+
+/* The leaves that were taken, from this tensor and byte of it on. The digests of what is stored replace those of the
+ * load. */
+static int encrypt_leaves(struct gather *gather, size_t at, size_t tensor, uint64_t skip, struct error *error)
+{
+        struct write_file *file = gather->file;
+        int r = 0;
+        for (uint64_t n; r == 0 && at < gather->n; at += n, skip += n) {
+                while (skip == file->tensors[tensor].bytes) {
+                        tensor++;
+                        skip = 0;
+                }
+                const struct plan_tensor *t = &file->tensors[tensor];
+                uint64_t leaf = t->leaf + skip / PLAN_LEAF - file->leaf;
+                require(skip % PLAN_LEAF == 0 && leaf < file->n_leaves);
+                n = t->bytes - skip < PLAN_LEAF ? t->bytes - skip : PLAN_LEAF;
+                if (file->encrypted->tensors[t->index].wrapped_key == 0)
+                        continue;
+                r = encrypt_leaf(file, t, skip, gather->buffer + at, n, error);
+                hash_bytes(gather->buffer + at, n, file->sums[leaf]);
+        }
+        require(r < 0 || (at == gather->n && tensor <= file->n_tensors));
+        return r;
+}
+
+/* With the write's mutex held. */
 static int gather_bytes(struct gather *gather, struct error *error)
 {
         struct write_file *file = gather->file;
@@ -420,7 +514,12 @@ static int gather_bytes(struct gather *gather, struct error *error)
                 gather->n += n;
                 file->at += n;
         }
-        return file->at < file->n_first ? 0 : read_leaves(gather, error);
+        if (file->at < file->n_first)
+                return 0;
+        size_t at = gather->n, tensor = file->tensor;
+        uint64_t skip = file->skip;
+        int r = read_leaves(gather, error);
+        return r == 0 && file->encrypted != NULL ? encrypt_leaves(gather, at, tensor, skip, error) : r;
 }
 
 enum step { STEP_WAITS, STEP_MOVED, STEP_OVER };
@@ -455,8 +554,10 @@ static enum step file_write(struct disk_writer *writer, struct disk_write *write
         file->done += n;
         file->n_tail = whole ? 0 : gather.n - n;
         memcpy(file->tail, writer->buffer + n, file->n_tail);
-        if (whole)
+        if (whole) {
+                chunk_deinit(&file->chunk);
                 set_state(file, FILE_WRITTEN);
+        }
         return STEP_MOVED;
 }
 

@@ -8,7 +8,10 @@
  *
  * Nothing waits for it: readers only mark leaves. What the disk has not taken when the load ends is written afterwards,
  * as long as the model stays in memory. The thread pauses while loads read files of the same file system. Its memory is
- * one buffer; a write has about 70 bytes for each tensor and 17 for each leaf until it is done.
+ * one buffer; a write has about 70 bytes for each tensor, 17 for each leaf, and the headers until it is done.
+ *
+ * Of an encrypted file the thread encrypts what it copies, before it is written, and computes the digests of that: a
+ * copy has the bytes of the source, and tells no more of them.
  *
  * A file is committed once all of it is written, and its version is certain: at once where the version of each answer
  * proves the bytes, else when the load has checked it. A load that fails or is cancelled leaves the files that were
@@ -35,11 +38,12 @@ struct disk_writer *disk_writer_free(struct disk_writer *writer); /* accepts NUL
 
 /* For at most n files of a plan with so many; with one reference. NULL: no memory. */
 struct disk_write *disk_write_new(struct disk_writer *writer, size_t n, size_t n_plan_files);
-/* An object all of whose bytes are its label's first ones. Adds nothing where there is no memory, as the next. */
-void disk_write_add_text(struct disk_write *write, const struct object *object, const struct object_label *label);
-/* A file of the plan. */
-void disk_write_add_file(struct disk_write *write, const struct object *object, const struct object_label *label,
-                         const struct plan *plan, size_t file);
+/* An object that is its own header. False, as the next: it is not added, since there is no memory, the headers of all
+ * writes take too much, or it cannot be read. */
+bool disk_write_add_text(struct disk_write *write, const struct object *object, const struct object_label *label);
+/* A file of the plan with so many bytes before the first tensor. `encrypted`: NULL if it is not; it is copied. */
+bool disk_write_add_file(struct disk_write *write, const struct object *object, const struct object_label *label,
+                         const struct plan *plan, size_t file, uint64_t header, const struct encrypted_file *encrypted);
 /* What its source consists of, to be noted once all of that is stored. Takes it over. */
 void disk_write_set_source(struct disk_write *write, struct disk_source *source);
 

@@ -39,10 +39,17 @@ int reader_block_prepare(struct reader *reader, const struct ticket *ticket, uin
         return r;
 }
 
-static void next_piece(const struct ticket *ticket, struct fill *fill)
+static void next_leaf(const struct ticket *ticket, struct leaf_hash *leaves)
 {
-        fill->have_piece = plan_pieces_next(ticket->job->plan, ticket->block, &fill->pieces, &fill->piece);
-        hash_init(&fill->hash);
+        leaves->have_piece = plan_pieces_next(ticket->job->plan, ticket->block, &leaves->pieces, &leaves->piece);
+        hash_init(&leaves->hash);
+}
+
+static void begin_leaves(const struct ticket *ticket, struct leaf_hash *leaves)
+{
+        leaves->hashed = 0;
+        plan_pieces_begin(ticket->block, &leaves->pieces);
+        next_leaf(ticket, leaves);
 }
 
 static const struct encrypted_file *encryption_of(const struct ticket *ticket)
@@ -61,16 +68,16 @@ void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
 {
         const struct plan_block *block = ticket->block;
         const struct chunk *chunk = &fill->chunk;
-        fill->have = fill->hashed = 0;
-        fill->differs = false;
+        fill->have = 0;
         fill->tensor = block->tensor;
         fill->skip = block->skip;
         if (block->continues && is_encrypted(ticket, block->tensor))
                 require(chunk->file == encryption_of(ticket) && chunk->at == block->skip);
         else
                 reader_fill_deinit(fill); /* of a request for this block that was given up */
-        plan_pieces_begin(block, &fill->pieces);
-        next_piece(ticket, fill);
+        begin_leaves(ticket, &fill->leaves);
+        if (ticket->job->expected != NULL && encryption_of(ticket) != NULL)
+                begin_leaves(ticket, &fill->stored);
 }
 
 void reader_fill_deinit(struct fill *fill)
@@ -114,25 +121,37 @@ static void copy_past_cache(unsigned char *to, const unsigned char *from, size_t
         memcpy(to + before + whole, from + before + whole, n - before - whole);
 }
 
-/* Up to byte `end` of the block, of which `data` is the part from fill->hashed on. */
-static void hash_bytes_to(const struct ticket *ticket, struct fill *fill, const unsigned char *data, uint64_t end)
+/* Up to byte `end` of the block, of which `data` is the part from leaves->hashed on. The digests of leaves that
+ * end there go to `digests` (NULL: nowhere). False: one of them is not what is expected; NULL: nothing is. */
+static bool hash_leaves(const struct ticket *ticket, struct leaf_hash *leaves, const unsigned char *data, uint64_t end,
+                        unsigned char (*digests)[DIGEST_SIZE], const unsigned char (*expected)[DIGEST_SIZE])
 {
-        const struct read_job *job = ticket->job;
-        const struct plan_piece *piece = &fill->piece;
-        uint64_t begin = fill->hashed;
-        while (fill->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
+        const struct plan_piece *piece = &leaves->piece;
+        uint64_t begin = leaves->hashed;
+        bool equal = true;
+        while (leaves->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
+                unsigned char digest[DIGEST_SIZE];
                 uint64_t from = piece->in_block > begin ? piece->in_block : begin;
                 uint64_t piece_end = piece->in_block + piece->len, hashed = piece_end < end ? piece_end : end;
-                hash_update(&fill->hash, data + (from - begin), hashed - from);
+                hash_update(&leaves->hash, data + (from - begin), hashed - from);
                 if (hashed < piece_end)
                         break;
-                hash_final(&fill->hash, job->leaves[piece->leaf]);
-                if (job->expected != NULL &&
-                    memcmp(job->leaves[piece->leaf], job->expected[piece->leaf], DIGEST_SIZE) != 0)
-                        fill->differs = true;
-                next_piece(ticket, fill);
+                hash_final(&leaves->hash, digest);
+                if (digests != NULL)
+                        memcpy(digests[piece->leaf], digest, DIGEST_SIZE);
+                if (expected != NULL && memcmp(digest, expected[piece->leaf], DIGEST_SIZE) != 0)
+                        equal = false;
+                next_leaf(ticket, leaves);
         }
-        fill->hashed = end;
+        leaves->hashed = end;
+        return equal;
+}
+
+static int fail_differing(const struct ticket *ticket, const struct fill *fill, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED,
+                         "the bytes up to offset %" PRIu64 " differ from those that were stored (%s)",
+                         ticket->block->file_off + fill->have, ticket->job->objects[ticket->block->file].path);
 }
 
 /* ---- decryption: see daemon/crypt/encrypted_file.h ---- */
@@ -187,25 +206,24 @@ static int fill_chunk(const struct ticket *ticket, struct fill *fill, unsigned c
         /* At its end a chunk is authentic. One that the next block continues is hashed as it comes, and the tensor
          * does not arrive before its end. */
         if (chunk->file == NULL || continued)
-                hash_bytes_to(ticket, fill, to + fill->hashed, fill->have);
+                hash_leaves(ticket, &fill->leaves, to + fill->leaves.hashed, fill->have, ticket->job->leaves, NULL);
         return 0;
 }
 
 int reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n,
                 struct error *error)
 {
+        const struct read_job *job = ticket->job;
         require(n <= ticket->block->len - fill->have);
         if (encryption_of(ticket) == NULL) {
-                hash_bytes_to(ticket, fill, data, fill->have + n);
+                bool equal = hash_leaves(ticket, &fill->leaves, data, fill->have + n, job->leaves, job->expected);
                 if (data != to + fill->have)
                         copy_past_cache(to + fill->have, data, n);
                 fill->have += n;
-                if (!fill->differs)
-                        return 0;
-                return error_set(error, STREAMER_EFAILED,
-                                 "the bytes up to offset %" PRIu64 " differ from those that were stored (%s)",
-                                 ticket->block->file_off + fill->have, ticket->job->objects[ticket->block->file].path);
+                return equal ? 0 : fail_differing(ticket, fill, error);
         }
+        if (job->expected != NULL && !hash_leaves(ticket, &fill->stored, data, fill->have + n, NULL, job->expected))
+                return fail_differing(ticket, fill, error);
         for (size_t taken; n > 0; data += taken, n -= taken) {
                 int r = fill_chunk(ticket, fill, to, data, n, &taken, error);
                 if (r < 0)

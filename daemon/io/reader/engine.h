@@ -117,14 +117,20 @@ unsigned char *reader_block_data(const struct ticket *ticket);
 int reader_block_prepare(struct reader *reader, const struct ticket *ticket, uint64_t from, uint64_t len,
                          struct error *error);
 
-/* The bytes of a block as they come: they are decrypted, and its leaves are hashed, while they are in the cache. */
-struct fill {
+/* The leaves of a block, of bytes that come one after the other. */
+struct leaf_hash {
         struct hash hash;
         struct plan_cursor pieces;
         struct plan_piece piece; /* the present one, if have_piece */
         bool have_piece;
-        uint64_t have, hashed; /* bytes of the block */
-        bool differs;          /* a leaf of it is not what is expected */
+        uint64_t hashed; /* bytes of the block */
+};
+
+/* The bytes of a block as they come: they are decrypted, and its leaves are hashed, while they are in the cache. */
+struct fill {
+        struct leaf_hash leaves; /* as they are in memory */
+        struct leaf_hash stored; /* of an encrypted file whose leaves are compared: as they were read */
+        uint64_t have;           /* bytes of the block */
         /* Of an encrypted file: the tensor of the next byte, and the bytes of it before that. */
         uint32_t tensor;
         uint64_t skip;

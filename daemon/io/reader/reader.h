@@ -81,10 +81,12 @@ struct read_stream {
 struct read_job {
         enum read_engine engine; /* of all its objects */
         const struct plan *plan;
-        const struct object *objects;                 /* by plan_block.file */
-        struct encrypted_file *const *encrypted;      /* likewise; NULL: that one, or (NULL) none, is encrypted */
-        unsigned char (*leaves)[DIGEST_SIZE];         /* plan->n_leaves; filled */
-        const unsigned char (*expected)[DIGEST_SIZE]; /* likewise: a block whose leaves differ fails; NULL: not known */
+        const struct object *objects;            /* by plan_block.file */
+        struct encrypted_file *const *encrypted; /* likewise; NULL: that one, or (NULL) none, is encrypted */
+        unsigned char (*leaves)[DIGEST_SIZE];    /* plan->n_leaves; filled */
+        /* Likewise, of the bytes as they are stored, where these are encrypted before they are decrypted: a block whose
+         * leaves differ fails; NULL: not known. */
+        const unsigned char (*expected)[DIGEST_SIZE];
         /* One at least that lives; a single one where blocks are read in place. */
         struct read_target *targets[READ_TARGETS];
         size_t n_targets;

@@ -34,7 +34,7 @@
 /* The first request for an index or a list, which is read whole. */
 #define TEXT_BYTES (16 * MiB)
 #define HEADER_BYTES_MAX (16 * MiB) /* of what an index says about a header */
-#define STORED_MAX (8 * MiB)        /* of a header or a text that is kept for the disk cache */
+#define STORED_MAX (8 * MiB) /* of a header or a text that is kept for the disk cache; a longer one is read again */
 
 static const struct http_dialect etags = {.version = "ETag", .word = "ETag"};
 

@@ -77,6 +77,18 @@ TEST(files_that_are_stored_are_read_from_the_disk_and_the_others_from_the_store)
         ck_assert(of_disk > (double)part / 2 && read + of_disk == (double)model->bytes);
 }
 
+/* Which is not kept in memory from when it was parsed. */
+TEST(an_object_with_a_long_header_is_stored)
+{
+        struct model *m = model_mixed(93, 3 << 20);
+        model_place_data(m, 10 << 20, 0);
+        put(m, "long/model.safetensors");
+        store_behind("s3://b/long/model.safetensors", m, 1);
+        count_anew();
+        ck_assert_str_eq(load_from("s3://b/long/model.safetensors", m), "disk");
+        ck_assert_uint_le(store_bytes, 8);
+}
+
 /* ---- damage ---- */
 
 static long damage_at;

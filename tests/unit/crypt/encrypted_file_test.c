@@ -151,6 +151,47 @@ TEST(chunks_are_decrypted_in_pieces, EACH(accepted))
         ck_assert(decrypt(2, data, 4096, to));
 }
 
+/* In place, in pieces of so many bytes. */
+static void encrypt(const struct encrypted_file *file, size_t i, unsigned char *bytes, uint64_t n, size_t step)
+{
+        struct chunk chunk = {.file = NULL};
+        for (uint64_t at = 0; at < n;) {
+                if (chunk.file == NULL)
+                        ck_assert_int_eq(chunk_begin(&chunk, file, (uint32_t)i, at, n, &error), 0);
+                uint64_t left = chunk.end - chunk.at, piece = left < step ? left : step;
+                ck_assert_int_eq(chunk_encrypt(&chunk, bytes + at, piece, &error), 0);
+                at += piece;
+        }
+        ck_assert_ptr_null(chunk.file);
+        chunk_deinit(&chunk);
+}
+
+/* With a copy of what the header says. */
+TEST(what_was_decrypted_is_encrypted_to_the_same_bytes, EACH(accepted))
+{
+        size_t size, n;
+        accepts(&accepted[_i].form);
+        const struct st_header *header = &resolved.files[0].header;
+        char *all = file_read(suite_path("e.safetensors"), &size);
+        struct encrypted_file *file =
+                encrypted_file_copy(resolved.encrypted[0], header->data_start - ST_PREFIX, header->n_tensors);
+        ck_assert_ptr_nonnull(file);
+        for (size_t i = 1; i <= 2; i++) {
+                const struct st_tensor *t = &header->tensors[i];
+                unsigned char *stored = (unsigned char *)all + header->data_start + t->begin;
+                n = t->end - t->begin;
+                for (size_t step = 100000; step > 0; step /= 30) {
+                        unsigned char *bytes = must_alloc(n);
+                        ck_assert(decrypt(i, (unsigned char *)all + header->data_start, 100000, bytes));
+                        ck_assert_mem_ne(bytes, stored, n);
+                        encrypt(file, i, bytes, n, step);
+                        ck_assert_mem_eq(bytes, stored, n);
+                        free(bytes);
+                }
+        }
+        encrypted_file_free(file);
+}
+
 /* The chunks of a tensor have nonces of their own: none stands for another. */
 TEST(chunks_cannot_be_exchanged)
 {
