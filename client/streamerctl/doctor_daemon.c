@@ -206,6 +206,44 @@ static void check_state(struct doctor *d)
                 doctor_add(d, FINDING_OK, "state", NULL, "%s: written", json_str(state, "folder"));
 }
 
+/* NULL: it is on a disk. */
+static const char *no_disk(const char *file_system)
+{
+        static const struct {
+                const char *begins, *why;
+        } kinds[] = {{"nfs", "a network file system, gains little"},    {"cifs", "a network file system, gains little"},
+                     {"smb", "a network file system, gains little"},    {"ceph", "a network file system, gains little"},
+                     {"lustre", "a network file system, gains little"}, {"9p", "a network file system, gains little"},
+                     {"fuse", "a program's file system, gains little"}, {"overlay", "a container's, ends with it"},
+                     {"tmpfs", "memory, ends with the machine"},        {"ramfs", "memory, ends with the machine"}};
+        for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+                if (strncmp(file_system, kinds[i].begins, strlen(kinds[i].begins)) == 0)
+                        return kinds[i].why;
+        return NULL;
+}
+
+/* The file system, and the last loads. */
+static void check_disk(struct doctor *d, const json_t *disk)
+{
+        char read[HUMAN_MAX], sent[HUMAN_MAX];
+        const char *file_system = json_str(disk, "file_system"), *path = json_str(disk, "path");
+        uint64_t of_disk = json_u64(disk, "disk_bytes_per_s"), of_store = json_u64(disk, "store_bytes_per_s");
+        human_rate(read, of_disk, UINT64_C(1000000000));
+        human_rate(sent, of_store, UINT64_C(1000000000));
+        if (no_disk(file_system) != NULL)
+                doctor_add(d, FINDING_WARN, "disk-cache", "put it on a local disk", "%s: %s: %s", path, file_system,
+                           no_disk(file_system));
+        else if (of_disk > 0 && of_store > of_disk)
+                doctor_add(d, FINDING_WARN, "disk-cache", "put it on a faster disk",
+                           "%s: %s: the last load from it had %s, the last one from a store %s", path, file_system,
+                           read, sent);
+        else if (of_disk > 0 && of_store > 0)
+                doctor_add(d, FINDING_OK, "disk-cache", NULL, "%s: %s, loads %s; stores %s", path, file_system, read,
+                           sent);
+        else
+                doctor_add(d, FINDING_OK, "disk-cache", NULL, "%s: %s", path, file_system);
+}
+
 /* What the cache has counts as space for it. */
 static void check_disk_cache(struct doctor *d)
 {
@@ -224,6 +262,7 @@ static void check_disk_cache(struct doctor *d)
                            space, budget);
         else
                 doctor_add(d, FINDING_OK, "disk-cache", NULL, "%s: %s of %s", json_str(disk, "path"), used, budget);
+        check_disk(d, disk);
 }
 
 /* ---- what is to be resident ---- */

@@ -347,7 +347,9 @@ static void print_explained(const char *model, const json_t *reply)
         const json_t *row;
         for (size_t i = 0; (row = json_array_get(json_object_get(reply, "models"), i)); i++) {
                 put_escaped(stdout, model);
-                printf("  generation %" PRIu64 "  %s\n", json_u64(row, "generation"), json_str(row, "state"));
+                printf("  generation %" PRIu64 "  %s%s%s%s\n", json_u64(row, "generation"), json_str(row, "state"),
+                       json_str(row, "from")[0] ? ", from " : "", json_str(row, "from"),
+                       json_bool(row, "stale") ? ", may be stale" : "");
         }
         for (size_t i = 0; (row = json_array_get(json_object_get(reply, "ended"), i)); i++) {
                 put_escaped(stdout, model);

@@ -88,6 +88,15 @@ static void report_shared(const struct load *load, const char *source, const cha
                   "%s: resident already, generation %" PRIu64 " (%s)", load->name, load->number, source);
 }
 
+/* Loads of which a part was in the disk cache say nothing of either, nor do files that are not for it. */
+static void note_rate(const struct load *load, uint64_t bytes, uint64_t disk_bytes)
+{
+        struct disk_cache *cache = load->loads->sources->disk;
+        bool by_store = disk_bytes == 0 && !source_is_local(load->source) && !source_is_test(load->source);
+        if (cache != NULL && !load->cached && (by_store || disk_bytes == bytes))
+                disk_cache_note_load(cache, !by_store, bytes, load->ended_ns - load->started_ns);
+}
+
 /* Counted once for all devices. */
 static void report_loaded(const struct load *load, const char *source, const char *devices)
 {
@@ -116,6 +125,7 @@ static void report_loaded(const struct load *load, const char *source, const cha
                 for (enum stage stage = 0; stage < STAGE_COUNT; stage++)
                         metric_add_label(METRIC_LOAD_STAGES, stage, first->generation->stages.ns[stage]);
         }
+        note_rate(load, bytes, disk_bytes);
         double seconds = (double)ns / 1e9;
         unsigned busy = capacity_ns > 0 ? (unsigned)(100.0 * (double)read_ns / (double)capacity_ns) : 0;
         char reads[80] = "";

@@ -12,6 +12,7 @@
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verb_task.h"
+#include "daemon/source/local/mounts.h"
 #include "daemon/source/roots/roots.h"
 
 #include <string.h>
@@ -22,6 +23,8 @@ struct doctor {
         struct cuda_facts cuda;
         struct root_facts root;
         struct disk_space disk;
+        struct disk_rates rates;
+        struct mount disk_mount;
 };
 
 #define MACHINE_LIMIT(key, limit) kif((limit) != MACHINE_UNLIMITED, ku64(key, limit))
@@ -115,7 +118,9 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                       kif(disk != NULL && doctor->disk.total > 0,
                           kmap("disk_cache", kstr("path", disk->folder.path), ku64("budget", doctor->disk.budget),
                                ku64("used", doctor->disk.used), ku64("free", doctor->disk.free),
-                               ku64("min_free", doctor->disk.min_free))),
+                               ku64("min_free", doctor->disk.min_free), kstr("file_system", doctor->disk_mount.type),
+                               kif(doctor->rates.disk > 0, ku64("disk_bytes_per_s", doctor->rates.disk)),
+                               kif(doctor->rates.store > 0, ku64("store_bytes_per_s", doctor->rates.store)))),
                       kitems("roots", &roots),
                       karray("devices", write_device, server->resident, server->resident->n_devices));
 }
@@ -138,8 +143,12 @@ static void doctor_run(struct verb_task *task)
                 source_inspect_root(task->roots, root, &doctor->root, &task->error);
                 return;
         }
-        if (server->loads->sources->disk != NULL)
-                disk_cache_space(server->loads->sources->disk, &doctor->disk);
+        struct disk_cache *disk = server->loads->sources->disk;
+        if (disk != NULL) {
+                disk_cache_space(disk, &doctor->disk);
+                doctor->rates = disk_cache_rates(disk);
+                doctor->disk_mount = mounts_find(disk->folder.path);
+        }
         machine_read(&doctor->machine);
         cuda_facts_read(server->cuda, server->cuda_library, &doctor->cuda);
 }

@@ -25,7 +25,7 @@ TEST(an_unload_names_the_caller)
         explains("a", " streamerctl\n");
         SAYS(3, format_text("a: no such model (unloaded: by uid %d, pid ", (int)getuid()), "wait", "a");
         RUN(0, "load", fixture_path("a.safetensors"));
-        explains("a", "  ready\n");
+        explains("a", "  ready, from store\n");
         RUN(0, "unload", "a");
         json_t *ended = json_at(JSON("explain", "a", "--json"), "ended");
         ck_assert_uint_eq(json_array_size(ended), 2);

@@ -86,6 +86,24 @@ TEST(doctor_compares_the_budget_with_the_space)
         stop();
 }
 
+TEST(doctor_compares_the_disk_with_the_store)
+{
+        struct model *large = model_mixed(76, 40 << 20);
+        put(large, "large/model.safetensors");
+        start();
+        ctl_says(disk_daemon.socket, 0, format_text("%s: ", cache_path()), "doctor", NULL);
+        store_behind("s3://b/large/model.safetensors", large, 1);
+        ck_assert_str_eq(load_from("s3://b/large/model.safetensors", large), "disk");
+        json_t *facts = client_call(client, "doctor", "{}");
+        const json_t *disk = json_object_get(facts, "disk_cache");
+        ck_assert_uint_gt(json_number(disk, "disk_bytes_per_s"), 0);
+        ck_assert_uint_gt(json_number(disk, "store_bytes_per_s"), 0);
+        ck_assert_str_ne(json_text(disk, "file_system"), "");
+        bool slow = json_number(disk, "disk_bytes_per_s") < json_number(disk, "store_bytes_per_s");
+        ctl_says(disk_daemon.socket, 0, slow ? "the last one from a store" : "; stores ", "doctor", NULL);
+        stop();
+}
+
 /* ---- limits ---- */
 
 TEST(the_least_recently_used_entry_is_evicted)
