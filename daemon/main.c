@@ -233,6 +233,8 @@ static int make_disk_cache(struct daemon *d, struct error *error)
         const struct disk_limits limits = config_disk_limits(&d->config);
         if (path == NULL)
                 return 0;
+        d->sources.also = (const char *const *)d->config.disk_cache.also;
+        d->sources.n_also = d->config.disk_cache.n_also;
         return disk_cache_new(&d->sources.disk, path, source_lane(path), &limits, error)
                        ?: disk_writer_new(&d->loads.disk_writer, d->sources.disk, &d->reader, error);
 }

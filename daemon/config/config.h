@@ -64,6 +64,8 @@ struct config {
                         unsigned percent; /* where bytes is 0 */
                 } min_free;               /* of its file system */
                 bool offline;             /* false: a store that cannot be asked fails the load */
+                char **also;              /* folders of slow file systems, whose files are stored, too */
+                size_t n_also;
         } disk_cache;
         uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
         struct roles access;

@@ -424,6 +424,8 @@ static int check_whole(struct config *config, struct error *error)
                 return error_set(error, STREAMER_EINVAL, "disk_cache.path: needs disk_cache.budget, above 0");
         if (!has_cache && config->disk_cache.budget > 0)
                 return error_set(error, STREAMER_EINVAL, "disk_cache.budget: needs disk_cache.path");
+        if (!has_cache && config->disk_cache.n_also > 0)
+                return error_set(error, STREAMER_EINVAL, "disk_cache.also: needs disk_cache.path");
         if (config->socket == NULL && (config->socket = strdup(CONFIG_DEFAULT_SOCKET)) == NULL)
                 return error_no_memory(error);
         return fit_block(config, error) ?: access_check_roots(config, error) ?: check_metrics(config, error);

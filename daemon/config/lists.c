@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources, gcs.sources, azure.sources, preload
- * and access.roles. No error text repeats a value of http.hosts, the sources of stores: it may be a secret given under
- * the wrong key.
+ * The lists of the file: roots, disk_cache.also, devices, http.allow_plain, http.hosts, s3.sources, gcs.sources,
+ * azure.sources, preload and access.roles. No error text repeats a value of http.hosts, the sources of stores: it may
+ * be a secret given under the wrong key.
  */
 #include "daemon/config/setting.h"
 
@@ -26,6 +26,8 @@ static const struct setting root_fields[] = {
         {NULL, SETTING_TEXT, .size = sizeof(char *), .check = setting_check_absolute}};
 
 const struct setting_list list_roots = {ENTRIES(root_fields, char *), .takes = "a root is a path"};
+
+const struct setting_list list_also = {ENTRIES(root_fields, char *), .takes = "takes paths of folders"};
 
 static int check_key_file(const char *text, char why[SETTING_WHY])
 {

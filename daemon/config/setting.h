@@ -63,8 +63,8 @@ struct actions {
 
 extern const struct setting settings[];
 extern const size_t n_settings;
-extern const struct setting_list list_roots, list_keys, list_devices, list_plain_hosts, list_hosts, list_s3_sources,
-        list_gcs_sources, list_azure_sources, list_preload, list_rules;
+extern const struct setting_list list_roots, list_keys, list_also, list_devices, list_plain_hosts, list_hosts,
+        list_s3_sources, list_gcs_sources, list_azure_sources, list_preload, list_rules;
 extern const char *const setting_bool_words[], *const setting_addressing_words[];
 
 /* Of the table: also stores where the value is from. The first value of a list of another origin clears it. */

@@ -166,6 +166,7 @@ const struct setting settings[] = {
         {"disk_cache.budget", SETTING_SIZE, F(disk_cache.budget), "0", 0, TiB << 10},
         {"disk_cache.min_free", SETTING_OWN, F(disk_cache.min_free), "10%", .set = set_share, .text = share_text},
         {"disk_cache.offline", SETTING_WORD, F(disk_cache.offline), "refuse", .words = refuse_words},
+        {"disk_cache.also", LIST(disk_cache.also, list_also)},
         {"publish.across_uids", BOOL(publish.across_uids)},
         {"publish.cuda_ipc", BOOL(publish.cuda_ipc)},
         {"publish.keep", SETTING_NUMBER, F(publish.keep), "2", 2, 1000000},

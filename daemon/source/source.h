@@ -83,6 +83,8 @@ struct sources {
         struct azure_stores *azure;
         struct hf *hf;
         struct disk_cache *disk; /* NULL: none is configured */
+        const char *const *also; /* folders whose files it has copies of, too; borrowed */
+        size_t n_also;
 };
 /* The same, but local files are opened as the caller and below these roots. All are borrowed. */
 static inline struct sources sources_for(const struct sources *sources, struct source_roots *roots,
@@ -97,7 +99,9 @@ static inline struct sources sources_for(const struct sources *sources, struct s
                                 .gcs = sources->gcs,
                                 .azure = sources->azure,
                                 .hf = sources->hf,
-                                .disk = sources->disk};
+                                .disk = sources->disk,
+                                .also = sources->also,
+                                .n_also = sources->n_also};
 }
 
 /* A kind of source. The functions of the same names describe the contracts. */

@@ -141,7 +141,8 @@ static inline const char *cache_path(void)
 static inline void start_with(const char *cache, const char *config)
 {
         DAEMON_START(&disk_daemon, suite_path("daemon-%d", (int)getpid()), "--device", "host=256MiB", "--root", "/tmp",
-                     "--block-size", "1MiB", "--log-level", "debug", "--disk-cache", cache, "--config",
+                     "--root", suite_folder(), "--block-size", "1MiB", "--log-level", "debug", "--disk-cache", cache,
+                     "--config",
                      suite_file(format_text("config-%d.yaml", (int)getpid()),
                                 config ? config : "http: {backoff: 5ms, tries: 2, patience: 0s}\n"));
         client = client_open(&disk_daemon);

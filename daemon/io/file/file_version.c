@@ -163,20 +163,27 @@ static int read_version(int fd, const char *path, struct object_version *version
         return 0;
 }
 
-/* The real path: links to a file lead to one version. The kernel marks the path of a file that it cannot look up any
- * more. */
-static uint64_t place_of(int fd, const char *shown)
+/* The kernel marks the path of a file that it cannot look up any more. */
+char *file_version_path(int fd, const char *opened)
 {
         static const char deleted[] = " (deleted)";
         char link[64], path[PATH_MAX];
-        unsigned char digest[DIGEST_SIZE];
-        uint64_t place;
         snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
         ssize_t len = readlink(link, path, sizeof(path));
         size_t tail = strlen(deleted);
         if (len > (ssize_t)tail && memcmp(path + len - tail, deleted, tail) == 0)
                 len -= (ssize_t)tail;
-        hash_bytes(len > 0 ? path : shown, len > 0 ? (size_t)len : strlen(shown), digest);
+        return len > 0 ? strndup(path, (size_t)len) : strdup(opened);
+}
+
+/* Links to a file lead to one version. */
+static uint64_t place_of(int fd, const char *shown)
+{
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t place;
+        cleanup_free char *path = file_version_path(fd, shown);
+        const char *text = path ?: shown;
+        hash_bytes(text, strlen(text), digest);
         memcpy(&place, digest, sizeof(place));
         return place | 1;
 }
@@ -308,7 +315,7 @@ static uint64_t header_end(const struct object *object, const unsigned char *fir
 int file_version_sample(const struct object *object, size_t n_objects, struct hash *hash, struct error *error)
 {
         uint64_t size = object->version.size, start = size < SAMPLE_PIECE ? size : SAMPLE_PIECE;
-        require(n_objects > 0 && object->version.is_weak);
+        require(n_objects > 0 && !file_version_is_durable(&object->version));
         uint64_t pieces = SAMPLE_PIECES / n_objects > 1 ? SAMPLE_PIECES / n_objects : 1;
         cleanup_free unsigned char *buffer = calloc(1, SAMPLE_PIECE);
         if (buffer == NULL)

@@ -29,6 +29,15 @@ const char *object_kind(mode_t mode); /* "a FIFO" */
  * STREAMER_EFAILED: not a regular file, I/O. */
 int file_version_open(int fd, const char *path, struct object_version *version, struct error *error);
 
+/* What it says is the same after the next boot, but for the numbers of devices and volumes, and another version has
+ * another. False: a sample of the bytes has to be equal, too. */
+static inline bool file_version_is_durable(const struct object_version *version)
+{
+        return !version->is_weak && version->volume == 0;
+}
+/* The file's path without links; as it was opened where the kernel does not tell it. malloc'd; NULL: no memory. */
+char *file_version_path(int fd, const char *opened);
+
 /* For object_ops: the header, and pieces at even distances. */
 int file_version_sample(const struct object *object, size_t n_objects, struct hash *hash, struct error *error);
 

@@ -12,9 +12,9 @@ struct pins {
 static void add(struct pins *pins, const char *source)
 {
         char *prefix = source_stored_prefix(source);
-        char **v = prefix != NULL && !source_is_local(source) ? array_grow(pins->v, pins->n, sizeof(*v)) : NULL;
+        char **v = prefix != NULL ? array_grow(pins->v, pins->n, sizeof(*v)) : NULL;
         if (v == NULL) {
-                pins->failed = pins->failed || !source_is_local(source);
+                pins->failed = true;
                 free(prefix);
                 return;
         }

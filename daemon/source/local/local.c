@@ -15,9 +15,11 @@
 #include "daemon/base/text/percent.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
+#include "daemon/io/disk/disk_local.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/source/local/mounts.h"
 #include "daemon/source/listing.h"
+#include "daemon/source/roots/caller.h"
 #include "daemon/source/roots/roots.h"
 #include "daemon/source/sums.h"
 #include "proto/codec.h"
@@ -299,6 +301,16 @@ static int open_folder(struct source_set *set, const struct root_path *path, str
         return r;
 }
 
+/* Of files that the daemon may read itself: others are their user's. */
+static int open_copies(const struct sources *sources, struct source_set *set, struct error *error)
+{
+        bool own = sources->caller == NULL || !caller_is_other(sources->caller);
+        int r = 0;
+        for (size_t i = 0; r == 0 && own && sources->n_also > 0 && i < set->n_objects; i++)
+                r = disk_local_init(&set->objects[i], sources->disk, sources->also, sources->n_also, error);
+        return r;
+}
+
 static int local_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                       struct error *error)
 {
@@ -312,6 +324,7 @@ static int local_open(const struct sources *sources, const char *canonical, bool
                 r = open_index(set, &folder, name, NULL, error) ?: open_indexed(set, &folder, error);
         else if (r == 0)
                 r = source_set_reserve(set, 1, error) ?: open_in_folder(&set->objects[0], &folder, name, NULL, error);
+        r = r ?: open_copies(sources, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
                 object_open_streams(&set->objects[i], set->n_objects);
         return r == 0 && want_sha256 ? sums_find(&folder, set->objects, set->n_objects, error) : r;

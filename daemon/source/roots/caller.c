@@ -25,10 +25,15 @@ static bool assume_ids(struct assumed *assumed, uid_t uid, gid_t gid)
         return syscall(SYS_setresuid, -1, uid, -1) == 0;
 }
 
+bool caller_is_other(const struct caller *caller)
+{
+        return geteuid() == 0 && caller->uid != 0;
+}
+
 int caller_assume(const struct caller *caller, struct assumed *assumed, struct error *error)
 {
         *assumed = (struct assumed){.ids = IDS_OWN};
-        if (geteuid() != 0 || caller->uid == 0)
+        if (!caller_is_other(caller))
                 return 0;
         /* The groups of this thread: a daemon may have been started with some. */
         assumed->groups = malloc(NGROUPS_MAX * sizeof(*assumed->groups));

@@ -6,6 +6,7 @@
 
 #include "daemon/base/error.h"
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #define CALLER_GROUPS 128
@@ -24,6 +25,8 @@ struct assumed {
         size_t n_groups;
 };
 
+/* Its files are opened with other rights than the daemon's own. */
+bool caller_is_other(const struct caller *caller);
 /* Changes the ids of this thread alone, where the daemon is root and the caller is not. STREAMER_EPERM, _ENOMEM. */
 int caller_assume(const struct caller *caller, struct assumed *assumed, struct error *error);
 /* To be called whatever caller_assume() returned. Aborts if the thread would keep the caller's ids or groups. */

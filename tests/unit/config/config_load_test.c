@@ -453,6 +453,8 @@ TEST(the_flag_of_the_disk_cache_sets_its_folder_and_budget)
         assert_usage(LOAD(NEEDED, "--disk-cache=/var/cache=much"), "--disk-cache: 'much' is not a size");
         assert_usage(LOAD(NEEDED, "--disk-cache=/var/cache=0"), "disk_cache.path: needs disk_cache.budget, above 0");
         assert_usage(LOAD(NEEDED, "--disk-cache==1GiB"), "disk_cache.budget: needs disk_cache.path");
+        char *path = write_file("disk_cache: {also: [/mnt/nfs]}\n");
+        assert_usage(LOAD(NEEDED, "--config", path), "disk_cache.also: needs disk_cache.path");
 }
 
 TEST(completion_offers_the_permitted_values, EACH(completions))

@@ -232,6 +232,9 @@ static const struct {
         {"s3: {addressing: x}", "f.yaml:1: s3.addressing: 'x' is not auto, path or virtual"},
         {"host_cache: {}", "f.yaml:1: host_cache: takes a single value"},
         {"disk_cache: {path: cache}", "f.yaml:1: disk_cache.path: 'cache' is not an absolute path"},
+        {"disk_cache: {also: /mnt/nfs}", "f.yaml:1: disk_cache.also: takes a list"},
+        {"disk_cache: {also: [{path: /mnt/nfs}]}", "f.yaml:1: disk_cache.also[0]: takes paths of folders"},
+        {"disk_cache: {also: [nfs]}", "f.yaml:1: disk_cache.also[0]: 'nfs' is not an absolute path"},
         {"disk_cache: {min_free: 100%}", "disk_cache.min_free: 100% is not within 0% to 99%"},
         {"disk_cache: {min_free: much}", "disk_cache.min_free: 'much' is neither a size nor a percentage"},
         {"socket: /a\nsocket: /b", "f.yaml:2: socket: given twice"},
@@ -448,6 +451,7 @@ static const struct {
         {"roots: [/a]", "roots: [/a, /b]", ""},
         {"disk_cache: {path: /a, budget: 1GiB}", "disk_cache: {path: /a, budget: 2GiB, min_free: 1GiB}", ""},
         {"disk_cache: {path: /a, budget: 1GiB}", "disk_cache: {path: /b, budget: 1GiB}", "disk_cache.path"},
+        {"disk_cache: {also: [/a]}", "disk_cache: {also: [/a, /b]}", "disk_cache.also"},
 };
 
 TEST(changes_that_cannot_be_applied_are_named, EACH(changes))
