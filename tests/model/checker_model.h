@@ -26,6 +26,9 @@
  * owner of its oldest name; its bytes are charged to the user who loaded it. What a user asks for without the right to
  * it changes nothing.
  *
+ * The disk cache changes nothing of all this: what is loaded has the bytes of the file that it was loaded from. In the
+ * middle of a run the daemon ends and another one starts, with no model and the same disk cache.
+ *
  * The model does not determine, and takes from the daemon's list: which candidates are evicted (though none if lower
  * priorities suffice), whether the host cache accepts them and what it drops, whether a cancelled load ends first, and
  * which of two requests that one load answers had begun it.
@@ -122,6 +125,8 @@ const char *name_of(unsigned n);
 void start_daemon(struct checker *c, enum checker_kind kind, const char *folder);
 /* Checks that it exits with 0 and leaks no GPU memory. */
 void stop_daemon(struct checker *c);
+/* Changes a byte of a copy in its disk cache. */
+void step_damage(struct checker *c);
 /* Makes one of its GPUs fail permanently. */
 void lose_device(struct checker *c);
 

@@ -386,11 +386,10 @@ static void step_kill(struct checker *c)
 static const struct {
         void (*take)(struct checker *c);
         unsigned weight;
-} steps[] = {{step_attach, 80},        {step_load, 20},   {step_detach, 8},  {step_kill, 16},
-             {step_unload, 8},         {step_recheck, 6}, {step_rewrite, 5}, {step_cancel, 4},
-             {step_verify, 2},         {step_pin, 5},     {step_force, 3},   {step_priority, 2},
-             {step_attach_loading, 8}, {step_wait, 6},    {step_break, 4},   {step_subscribe, 2},
-             {step_publish, 3},        {step_join, 5}};
+} steps[] = {{step_attach, 80},   {step_load, 20},    {step_detach, 8},         {step_kill, 16},  {step_unload, 8},
+             {step_recheck, 6},   {step_rewrite, 5},  {step_cancel, 4},         {step_verify, 2}, {step_pin, 5},
+             {step_force, 3},     {step_priority, 2}, {step_attach_loading, 8}, {step_wait, 6},   {step_break, 4},
+             {step_subscribe, 2}, {step_publish, 3},  {step_join, 5},           {step_damage, 2}};
 
 void step(struct checker *c)
 {

@@ -12,7 +12,7 @@
  * one that comes in groups (the host cache drops a model), may be missing, because the order of concurrent steps decides
  * which models are there. */
 #define HOST_COUNTS(X) \
-        X(evicted) X(drain_timeouts) X(replaced) X(revoked) X(pins) X(no_evict) X(joins) X(waits) X(by_digest) \
+        X(evicted) X(drain_timeouts) X(replaced) X(revoked) X(pins) X(no_evict) X(joins) X(waits) X(by_digest) X(disk_hits) X(damages) \
         X(two_names) X(replaced_while_read) X(denied) X(by_others) \
         X(by_generation) X(breaks) X(left_disconnected) X(events) X(published) X(publish_aborts)
 #define GPU_COUNTS(X) \
