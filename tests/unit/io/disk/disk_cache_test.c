@@ -6,6 +6,9 @@
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #define SIZE (UINT64_C(64) << 10)
 
 static struct disk_cache *cache;
@@ -181,4 +184,57 @@ TEST(entries_and_their_use_outlive_the_cache)
         ck_assert_uint_eq(after.used, before.used);
         ck_assert(has(1) && has(2) && has(3));
         disk_cache_free(cache);
+}
+
+/* ---- many entries ---- */
+
+#define MANY 1000u
+#define SMALL 4096u
+
+/* As an earlier daemon has left it; last used at a time that its number decides. */
+static void leave_entry(uint32_t n)
+{
+        unsigned char sums[1][DIGEST_SIZE] = {{7}};
+        struct disk_record record = {.size = SMALL, .header = 8, .n_sums = 1, .sums = sums};
+        char id[DISK_NAME_SIZE], *folder = suite_path("cache-%d/objects", (int)getpid());
+        size_t size;
+        memcpy(record.id, &n, sizeof(n));
+        memcpy(record.place, &n, sizeof(n));
+        record.shown = format_text("s3://b/%u", n);
+        record.etag = record.modified = (char[]){""};
+        hex_encode(id, record.id, DISK_ID_SIZE);
+        unsigned char *bytes = disk_record_encode(&record, &size);
+        must(mkdir(format_text("%s/%s", folder, id), 0700));
+        file_write(format_text("%s/%s/data", folder, id), (char[SMALL]){0}, SMALL);
+        file_write(format_text("%s/%s/entry", folder, id), (char *)bytes, size);
+        struct timespec times[2] = {{.tv_sec = 1000000000 + n * 389 % MANY}, {.tv_sec = 1000000000 + n * 389 % MANY}};
+        must(utimensat(AT_FDCWD, format_text("%s/%s/entry", folder, id), times, 0));
+        free(bytes);
+}
+
+static bool has_number(uint32_t n)
+{
+        unsigned char place[DISK_ID_SIZE] = {0};
+        memcpy(place, &n, sizeof(n));
+        return disk_cache_has(cache, place);
+}
+
+TEST(of_a_thousand_entries_those_are_evicted_that_were_used_least_recently)
+{
+        struct disk_usage usage;
+        cache = disk_cache_free(cache);
+        for (uint32_t n = 0; n < MANY; n++)
+                leave_entry(n);
+        open_cache(UINT64_MAX);
+        disk_cache_usage(cache, &usage);
+        ck_assert_uint_eq(usage.entries, MANY);
+        uint64_t each = usage.used / MANY;
+        /* So that 300 of them have to go. */
+        uint64_t entry_of_test = SIZE + 4096 + 8192;
+        disk_cache_configure(cache, &(struct disk_limits){.budget = usage.used - 300 * each + entry_of_test});
+        ck_assert_int_eq(store(200), DISK_RESERVED);
+        for (uint32_t n = 0; n < MANY; n++)
+                ck_assert_msg(has_number(n) == (n * 389 % MANY >= 300), "entry %u", n);
+        disk_cache_usage(cache, &usage);
+        ck_assert_uint_eq(usage.entries, MANY - 300 + 1);
 }
