@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,snapshot,commit_record,
-published_table}. Run by hand when one of these formats changes."""
+published_table,disk_record,disk_source}. Run by hand when one of these formats changes."""
 
 import os
 import struct
@@ -366,3 +366,33 @@ wrong_tensor("outside", offset=484)
 wrong_tensor("unaligned", offset=2)
 wrong_tensor("rank", rank=65)
 wrong_tensor("numbers-outside", numbers=9)
+
+# ---- the disk cache: a record, whose digests the target computes, and a source ----
+
+
+def disk_record(sums=3, size=1000, header=100, texts=(b"s3://b/m.safetensors", b'"e"', b"")):
+    head = b"strmdsk1" + struct.pack("<Q", 0) + b"i" * 32 + b"p" * 32 + struct.pack("<4Q", size, header, 7, sums)
+    head += b"h" * 16 + b"s" * 16 + b"".join(t + b"\0" for t in texts)
+    return struct.pack("<H", sums) + head + bytes(range(16)) * sums
+
+
+put("disk_record", "file", disk_record())
+put("disk_record", "text", disk_record(0, 100, 100))
+put("disk_record", "header-beyond-file", disk_record(header=1001))
+put("disk_record", "two-texts", disk_record(texts=(b"a", b"b")))
+put("disk_record", "four-texts", disk_record(texts=(b"a", b"b", b"c", b"d")))
+put("disk_record", "long-text", disk_record(texts=(b"x" * 4095, b"", b"")))
+
+
+def disk_source(*members, n=None):
+    head = b"strmsrc1" + b"i" * 32 + struct.pack("<Q", len(members) if n is None else n)
+    return head + b"".join(b"m" * 32 + struct.pack("<2I", f, d) + url + b"\0" + p + b"\0" for f, d, url, p in members)
+
+
+FILE = (0, 7, b"https://s/b/f.safetensors", b"s3://b/f.safetensors")
+put("disk_source", "file", disk_source(FILE))
+put("disk_source", "indexed", disk_source((1, 7, b"https://s/b/i.json", b"s3://b/i.json"), FILE))
+put("disk_source", "empty", disk_source())
+put("disk_source", "fewer", disk_source(FILE, n=2))
+put("disk_source", "flags", disk_source((2, 0, b"u", b"p")))
+put("disk_source", "folder-beyond-path", disk_source((0, 9, b"u", b"p")))

@@ -121,7 +121,10 @@ static bool take_member(struct disk_source *source, const unsigned char *bytes, 
                 return false;
         memcpy(&head, bytes + *at, sizeof(head));
         *at += sizeof(head);
-        struct disk_member member = {.is_index = (le32toh(head.flags) & INDEX_FLAG) != 0,
+        uint32_t flags = le32toh(head.flags);
+        if ((flags & ~INDEX_FLAG) != 0)
+                return false;
+        struct disk_member member = {.is_index = (flags & INDEX_FLAG) != 0,
                                      .folder_len = le32toh(head.folder_len),
                                      .url = take_text(bytes, at, end)};
         member.path = member.url != NULL ? take_text(bytes, at, end) : NULL;
