@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Handles of the host device: memfds, mapped read-only and shared, or copy-on-write where the
- * application asked for memory of its own, at multiples of 2 MiB if possible: elsewhere the kernel maps small
+ * application asked for memory of its own, at multiples of a huge page if possible: elsewhere the kernel maps small
  * pages, whatever the memory has. Nothing is populated: a page is mapped when it is first
  * read, so that an attach costs the same for every size. A descriptor that is smaller than the
  * daemon says would fault under the application's hands later; it is refused here.
@@ -17,18 +17,25 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
-#define HUGE_PAGE ((size_t)2 << 20)
+/* Of the kernel's default size: a page of the page tables has entries of eight bytes, each for a page, and an entry of
+ * the level above is a huge page. A wrong guess costs speed alone. */
+static size_t huge_page(void)
+{
+        size_t page = (size_t)sysconf(_SC_PAGESIZE);
+        return page * (page / 8);
+}
 
-/* A free address that is a multiple of HUGE_PAGE, as a hint: another thread may take it first. NULL: none. */
+/* A free address that is a multiple of a huge page, as a hint: another thread may take it first. NULL: none. */
 static void *aligned_hint(uint64_t size)
 {
-        size_t area = (size_t)size + HUGE_PAGE;
+        size_t huge = huge_page(), area = (size_t)size + huge;
         unsigned char *p = mmap(NULL, area, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED)
                 return NULL;
         munmap(p, area);
-        return p + (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+        return p + (huge - (uintptr_t)p % huge) % huge;
 }
 
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,
@@ -48,7 +55,7 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
                                  (uint64_t)st.st_size);
         if (size == 0)
                 return 0;
-        void *hint = size >= HUGE_PAGE ? aligned_hint(size) : NULL;
+        void *hint = size >= huge_page() ? aligned_hint(size) : NULL;
         void *p = mmap(hint, (size_t)size, prot, flags, fd, (off_t)offset);
         if (p == MAP_FAILED)
                 return fault_set(fault, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,

@@ -310,15 +310,17 @@ static void page_settings(const struct doctor *d, char *text, size_t size)
 static void page_advice(const struct doctor *d, uint64_t wanted, char *text, size_t size)
 {
         const json_t *m = machine_of(d);
+        uint64_t page = has(m, "huge_page") ? json_u64(m, "huge_page") : 2u << 20;
         if (has(m, "cgroup_huge_pages") && json_u64(m, "cgroup_huge_pages") < wanted)
                 snprintf(text, size,
-                         "raise the container's limit of huge pages (hugepages-2Mi, hugetlb.2MB.max), then "
-                         "restart the daemon");
+                         "raise the container's limit of huge pages (hugepages-%" PRIu64 "Mi, hugetlb.%" PRIu64
+                         "MB.max), then restart the daemon",
+                         page >> 20, page >> 20);
         else
                 snprintf(text, size,
                          "set shmem_enabled other than deny, or sysctl -w vm.nr_hugepages=%" PRIu64
                          ", then restart the daemon",
-                         wanted / (2u << 20) + 1);
+                         wanted / page + 1);
 }
 
 static void check_pages(struct doctor *d)

@@ -282,7 +282,7 @@ static void show_model(const json_t *m, bool wide)
                 printf("device      %s, %s", json_str(d, "device"), human_size(text, json_u64(d, "bytes")));
                 printf(", pages: %s", json_str(d, "page_kind"));
                 if (json_u64(d, "small_page_bytes") > 0)
-                        printf(" (%s in 4 KiB pages)", human_size(text, json_u64(d, "small_page_bytes")));
+                        printf(" (%s in small pages)", human_size(text, json_u64(d, "small_page_bytes")));
                 show_replica(m, d);
         }
         if (json_u64(m, "keep_alive_ns") > 0)

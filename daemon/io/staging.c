@@ -8,16 +8,24 @@
 #include <inttypes.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE (2 * MiB)
+#define WASTE_MOST (2 * MiB)
+
+/* Of whole huge pages, unless these would take much more: then of small ones. */
+static uint64_t ring_size(uint64_t used)
+{
+        uint64_t bytes = round_up(used, machine_pages.huge), waste = bytes - used;
+        return waste < WASTE_MOST || waste <= used / 8 ? bytes : round_up(used, machine_pages.small);
+}
 
 /* If the control group limits huge pages of the pool, the first touch of one may raise a signal, and models use the
  * available ones better. */
 static void *map_ring(uint64_t bytes, enum page_kind *pages)
 {
         const int flags = MAP_PRIVATE | MAP_ANONYMOUS, prot = PROT_READ | PROT_WRITE;
-        bool limited;
+        const int huge = __builtin_ctzll(machine_pages.huge) << MAP_HUGE_SHIFT;
+        bool limited, whole = bytes % machine_pages.huge == 0;
         machine_huge_pages_left(0, &limited);
-        void *base = limited ? MAP_FAILED : mmap(NULL, bytes, prot, flags | MAP_HUGETLB, -1, 0);
+        void *base = limited || !whole ? MAP_FAILED : mmap(NULL, bytes, prot, flags | MAP_HUGETLB | huge, -1, 0);
         if (base != MAP_FAILED) {
                 *pages = PAGES_HUGETLB;
                 return base;
@@ -25,15 +33,16 @@ static void *map_ring(uint64_t bytes, enum page_kind *pages)
         base = mmap(NULL, bytes, prot, flags, -1, 0);
         if (base == MAP_FAILED)
                 return NULL;
-        *pages = madvise(base, bytes, MADV_HUGEPAGE) == 0 ? PAGES_THP : PAGES_4K;
+        *pages = whole && madvise(base, bytes, MADV_HUGEPAGE) == 0 ? PAGES_THP : PAGES_4K;
         return base;
 }
 
 int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error)
 {
         uint64_t n = memory_limit / block_size ?: 1;
-        *staging = (struct staging){.stride = block_size + 2 * STAGING_EDGE, .n_slots = (unsigned)n};
-        staging->bytes = round_up(n * staging->stride, HUGE_PAGE);
+        *staging = (struct staging){.stride = round_up(block_size + 2 * STAGING_EDGE, machine_pages.small),
+                                    .n_slots = (unsigned)n};
+        staging->bytes = ring_size(n * staging->stride);
         staging->free = calloc(n, sizeof(*staging->free));
         staging->touched = calloc(n, sizeof(*staging->touched));
         if (staging->free != NULL && staging->touched != NULL)
@@ -62,7 +71,7 @@ void staging_deinit(struct staging *staging)
 /* Where a slot's pages begin; one that it shares with the slot before is its own. */
 static uint64_t slot_begin(const struct staging *staging, unsigned slot)
 {
-        uint64_t page = staging->pages == PAGES_4K ? STAGING_EDGE : HUGE_PAGE;
+        uint64_t page = staging->pages == PAGES_4K ? machine_pages.small : machine_pages.huge;
         return slot == staging->n_slots ? staging->bytes : round_down(slot * staging->stride, page);
 }
 

@@ -29,9 +29,10 @@ static inline uint64_t plan_leaves(uint64_t bytes)
 #define PLAN_MAX_SEGMENTS 64u
 
 struct plan_layout {
-        uint64_t page;  /* 4096: extents keep file and segment offsets congruent modulo it; 0: no in-place reads */
-        uint64_t align; /* every tensor at a multiple of this, and of its own element's size */
-        uint64_t granularity; /* segment sizes are multiples of this (2 MiB) */
+        uint64_t page; /* of the machine, a multiple of 4096: extents keep file and segment offsets congruent modulo it;
+                          0: no in-place reads */
+        uint64_t align;       /* every tensor at a multiple of this, and of its own element's size */
+        uint64_t granularity; /* segment sizes are multiples of this (a huge page) */
         uint64_t small;       /* but a segment of at most this size is a multiple of `page`; 0: none is */
         uint64_t max_segment; /* where a new segment is begun, between tensors; 0: one segment. Raised where more than
                                  PLAN_MAX_SEGMENTS would come of it */

@@ -5,6 +5,7 @@
  *
  *   llama 8.0 GiB (ready, 2 leases by 1 process: pid 4711 uid 1000 python3), base 4.0 GiB (ready, pinned)
  */
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/sysfile.h"
 #include "daemon/base/text/text.h"
 #include "daemon/resident/lease.h"
@@ -15,8 +16,6 @@
 #define PROCESSES_NAMED 3
 
 #define MODEL_TEXT 600 /* a name's share of it is 200 */
-
-#define PAGE_SIZE 4096 /* that tables consist of */
 
 static void add_process(char text[MODEL_TEXT], const struct process *process)
 {
@@ -132,7 +131,7 @@ int resident_full_error(const struct resident *resident, const struct device *de
 
 uint64_t generation_needs(const uint64_t *segments, size_t n, uint64_t manifest_size)
 {
-        uint64_t sum = round_up(manifest_size, PAGE_SIZE);
+        uint64_t sum = round_up(manifest_size, machine_pages.small);
         for (size_t i = 0; i < n; i++)
                 sum += segments[i];
         return sum;

@@ -7,6 +7,7 @@
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/numa.h"
 #include "daemon/base/sys/sysfile.h"
+#include "daemon/base/util.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
@@ -82,6 +83,7 @@ static void tree_make(void)
         holds(tree_begin("/dev/shm") || tree_begin(tmp != NULL ? tmp : "/tmp"));
         atexit(tree_remove);
         sysfile_root = tree;
+        machine_pages_set(machine_pages.small, 2 * MiB);
         for (size_t i = 0; i < FOLDERS; i++)
                 holds(mkdir(in_tree(folders[i]), 0755) == 0);
         for (size_t i = 0; i < FILES; i++)

@@ -5,6 +5,7 @@
 #include "tests/lib/core.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/base/sys/machine.h"
 #include "tests/lib/kernel_counters.h"
 
 /* ---- the loop ---- */
@@ -17,6 +18,7 @@ const struct caller core_caller;
 void core_begin(void)
 {
         log_set_level(LOG_LEVEL_ERROR);
+        machine_pages_set(machine_pages.small, 2 * MiB);
         must(uv_loop_init(&core_loop));
         core_wake = wake_new(&core_loop);
         core_polls = poll_set_new(&core_loop);

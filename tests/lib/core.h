@@ -34,8 +34,8 @@ void core_settle(void);
 
 /* A fixture of which each test has a loop (threads do not survive the fork), around begin() and end(), or NULL. */
 #define CORE_FIXTURE(begin, end, ...) FIXTURE(.outer = {core_begin, core_end}, .each = {begin, end}, __VA_ARGS__)
-void core_begin(void);
-void core_end(void); /* fails if a handle is still open */
+void core_begin(void); /* with huge pages of 2 MiB, of which the tests' sizes are multiples, whatever the machine has */
+void core_end(void);   /* fails if a handle is still open */
 
 static inline size_t list_length(const struct list *list)
 {

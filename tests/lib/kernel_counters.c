@@ -6,6 +6,7 @@
 #include "tests/lib/at_exit.h"
 #include "tests/lib/base.h"
 
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
 
-#define HUGE_PAGE (UINT64_C(2) << 20)
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 #define SET_ASIDE "/proc/sys/vm/nr_hugepages"
 #define DROP_MS 20000
@@ -300,7 +300,7 @@ void machine_settings_lock(void)
 
 bool hugepages_allow(uint64_t bytes)
 {
-        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE + OTHERS_MOST / HUGE_PAGE;
+        uint64_t pages = (bytes + machine_pages.huge - 1) / machine_pages.huge + OTHERS_MOST / machine_pages.huge;
 
         /* Never below what other programs rely on. */
         if (number_in(OVERCOMMIT) >= pages)
@@ -311,7 +311,7 @@ bool hugepages_allow(uint64_t bytes)
 bool hugepages_reserve(uint64_t bytes)
 {
         static uint64_t others = UINT64_MAX;
-        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
+        uint64_t pages = (bytes + machine_pages.huge - 1) / machine_pages.huge;
         if (others == UINT64_MAX)
                 others = number_in(SET_ASIDE);
         if (number_in(SET_ASIDE) == others + pages)
@@ -355,7 +355,9 @@ static bool limit_by(const char *controller, const char *file, uint64_t bytes, c
 
 bool hugepages_limit(uint64_t bytes, const char *elsewhere)
 {
-        return limit_by("hugetlb", "hugetlb.2MB.limit_in_bytes", bytes, elsewhere);
+        cleanup_free char *file =
+                format_text("hugetlb.%lluMB.limit_in_bytes", (unsigned long long)(machine_pages.huge >> 20));
+        return limit_by("hugetlb", file, bytes, elsewhere);
 }
 
 bool memory_limit(uint64_t bytes)

@@ -61,7 +61,7 @@ void process_threads_await_asleep(pid_t pid, const char *name, unsigned n);
  * program that changes them or relies on them calls this first. */
 void machine_settings_lock(void);
 
-/* Permits `bytes` of 2 MiB pages on demand, beside those of other programs; false if not permitted. The previous value
+/* Permits `bytes` of huge pages on demand, beside those of other programs; false if not permitted. The previous value
  * is restored at exit (at_exit.h). */
 bool hugepages_allow(uint64_t bytes);
 

@@ -71,7 +71,7 @@ enum metric_label {
         M(DEVICE_DRAINING, GAUGE,   "streamerd_device_draining_bytes",     DEVICE,  "Bytes of draining models") \
         M(DEVICE_QUARANTINED, GAUGE, "streamerd_device_quarantined_bytes", DEVICE, "Bytes of models that were unloaded by force and are still mapped") \
         M(DEVICE_PREFAULTED, GAUGE,   "streamerd_device_prefaulted_bytes",  DEVICE,  "Bytes prefaulted for the next model, in addition to the used ones") \
-        M(DEVICE_SMALL_PAGES, GAUGE, "streamerd_device_small_page_bytes",  DEVICE,  "Bytes of models that got 4 KiB pages because the kernel found no huge page") \
+        M(DEVICE_SMALL_PAGES, GAUGE, "streamerd_device_small_page_bytes",  DEVICE,  "Bytes of models that got small pages because the kernel found no huge page") \
         M(DEVICE_FAILED,   GAUGE,   "streamerd_device_out_of_service",     DEVICE,  "1 if the device's context failed, which a restart of the daemon repairs") \
         M(DEVICES_ABSENT,  GAUGE,   "streamerd_devices_absent",            NONE,    "Configured optional devices that did not work at start") \
         M(READY,           GAUGE,   "streamerd_ready",                     NONE,    "1 if /readyz answers 200") \

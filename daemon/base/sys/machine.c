@@ -17,6 +17,41 @@
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 
+/* ---- pages ---- */
+
+struct machine_pages machine_pages;
+
+/* The kernel's names of them; set with the sizes. */
+static struct {
+        char pool[64];                                       /* in /sys/kernel/mm/hugepages */
+        char limit_v1[48], used_v1[48], limit[48], used[48]; /* in a control group */
+} huge_names;
+
+void machine_pages_set(uint64_t small, uint64_t huge)
+{
+        require(small >= 4 * KiB && (small & (small - 1)) == 0 && huge >= 2 * MiB && (huge & (huge - 1)) == 0);
+        uint64_t mib = huge / MiB;
+        machine_pages = (struct machine_pages){small, huge};
+        snprintf(huge_names.pool, sizeof(huge_names.pool), "/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB",
+                 huge / KiB);
+        snprintf(huge_names.limit_v1, sizeof(huge_names.limit_v1), "hugetlb.%" PRIu64 "MB.limit_in_bytes", mib);
+        snprintf(huge_names.used_v1, sizeof(huge_names.used_v1), "hugetlb.%" PRIu64 "MB.usage_in_bytes", mib);
+        snprintf(huge_names.limit, sizeof(huge_names.limit), "hugetlb.%" PRIu64 "MB.max", mib);
+        snprintf(huge_names.used, sizeof(huge_names.used), "hugetlb.%" PRIu64 "MB.current", mib);
+}
+
+/* A table is one page of entries of eight bytes, for a kernel that does not name the size: without transparent huge
+ * pages, or gVisor. */
+__attribute__((constructor)) void machine_pages_read(void)
+{
+        int64_t huge;
+        uint64_t small = (uint64_t)sysconf(_SC_PAGESIZE);
+        if (!sysfile_number(&huge, "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") || huge < (int64_t)(2 * MiB) ||
+            (huge & (huge - 1)) != 0)
+                huge = (int64_t)(small * (small / 8));
+        machine_pages_set(small, (uint64_t)huge);
+}
+
 /* "No limit" of version 1 is the largest multiple of a page; nothing that large is a limit. */
 #define CGROUP1_NONE (INT64_MAX / 2)
 
@@ -50,8 +85,8 @@ static const struct controller memory = {
          {"/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}}}};
 static const struct controller huge_pages = {
         "hugetlb",
-        {{"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", {NULL, NULL}},
-         {"/sys/fs/cgroup", "hugetlb.2MB.max", "hugetlb.2MB.current", {NULL, NULL}}}};
+        {{"/sys/fs/cgroup/hugetlb", huge_names.limit_v1, huge_names.used_v1, {NULL, NULL}},
+         {"/sys/fs/cgroup", huge_names.limit, huge_names.used, {NULL, NULL}}}};
 
 /* The tightest limit of the groups of this process, and the least that one leaves. */
 struct limits {
@@ -169,25 +204,23 @@ uint64_t machine_available_memory(void)
         return sum_lines_consume(sysfile_open("/proc/meminfo"), names, &kib) && kib * KiB < group ? kib * KiB : group;
 }
 
-static const char pool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
-
 uint64_t machine_pool_surplus(uint64_t available)
 {
         int64_t most, made;
-        if (!sysfile_number(&most, "%s/nr_overcommit_hugepages", pool) ||
-            !sysfile_number(&made, "%s/surplus_hugepages", pool) || most <= made)
+        if (!sysfile_number(&most, "%s/nr_overcommit_hugepages", huge_names.pool) ||
+            !sysfile_number(&made, "%s/surplus_hugepages", huge_names.pool) || most <= made)
                 return 0;
-        uint64_t bytes = (uint64_t)(most - made) * (2 * MiB);
+        uint64_t bytes = (uint64_t)(most - made) * machine_pages.huge;
         return bytes < available ? bytes : available;
 }
 
 uint64_t machine_pool_left(void)
 {
         int64_t unused, promised;
-        if (!sysfile_number(&unused, "%s/free_hugepages", pool) ||
-            !sysfile_number(&promised, "%s/resv_hugepages", pool) || unused <= promised)
+        if (!sysfile_number(&unused, "%s/free_hugepages", huge_names.pool) ||
+            !sysfile_number(&promised, "%s/resv_hugepages", huge_names.pool) || unused <= promised)
                 return 0;
-        return (uint64_t)(unused - promised) * (2 * MiB);
+        return (uint64_t)(unused - promised) * machine_pages.huge;
 }
 
 /* ---- the kernel ---- */
@@ -227,7 +260,7 @@ void machine_read(struct machine *m)
         m->net_namespace = namespace_of("net");
         m->memlock = limit_of(RLIMIT_MEMLOCK);
         m->files = limit_of(RLIMIT_NOFILE);
-        m->memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+        m->memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * machine_pages.small;
         m->cgroup_memory = machine_cgroup_memory();
         m->cgroup_huge_pages = read_limits(&huge_pages, 0).limit;
         sysfile_number(&m->hugepages, "/proc/sys/vm/nr_hugepages");

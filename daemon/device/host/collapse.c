@@ -2,8 +2,8 @@
  *
  * Huge pages on request (MADV_COLLAPSE, Linux 6.1) for one mapping of a memfd.
  *
- * The kernel replaces the pages of a 2 MiB range of shared memory by a huge page if the range has a page, and none of
- * them is pinned. So each range is collapsed once, before the first byte is read into it:
+ * The kernel replaces the pages of a range of the size of a huge page of shared memory by a huge page if the range has
+ * a page, and none of them is pinned. So each range is collapsed once, before the first byte is read into it:
  *
  *   RANGE_NEW > RANGE_BUSY (one thread: populates the first page, collapses) > RANGE_HUGE
  *                                                                            > RANGE_SMALL  (no huge page was free)
@@ -30,6 +30,8 @@
 
 /* A segment's first collapses, which may find lists of free pages empty, are not held against it. */
 #define GRACE_RANGES 16u
+/* Bytes that are filled with small pages, to know what those of a range cost. */
+#define PROBED (2 * MiB)
 
 struct collapse {
         const struct collapse_kernel *kernel;
@@ -77,18 +79,19 @@ void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls 
 {
         *kernel = (struct collapse_kernel){.calls = *calls};
         void *base;
-        cleanup_close int fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * HOST_HUGE_PAGE, false, &base);
+        cleanup_close int fd =
+                host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * machine_pages.huge, false, &base);
         if (fd < 0)
                 return;
-        uint64_t since = calls->clock();
-        if (host_memory_populate(base, fd, HOST_HUGE_PAGE, HOST_HUGE_PAGE) == 0 &&
-            host_memory_populate(base, fd, 0, 4096) == 0) {
-                memset((unsigned char *)base + HOST_HUGE_PAGE, 1, HOST_HUGE_PAGE);
-                kernel->small_ns = calls->clock() - since;
-                kernel->supported = calls->collapse(base, HOST_HUGE_PAGE) == 0 || errno == ENOMEM || errno == EAGAIN ||
-                                    errno == EBUSY;
+        uint64_t since = calls->clock(), huge = machine_pages.huge;
+        if (host_memory_populate(base, fd, huge, PROBED) == 0 &&
+            host_memory_populate(base, fd, 0, machine_pages.small) == 0) {
+                memset((unsigned char *)base + huge, 1, PROBED);
+                kernel->small_ns = (calls->clock() - since) * (huge / PROBED);
+                kernel->supported = calls->collapse(base, machine_pages.huge) == 0 || errno == ENOMEM ||
+                                    errno == EAGAIN || errno == EBUSY;
         }
-        munmap(base, 2 * HOST_HUGE_PAGE);
+        munmap(base, 2 * machine_pages.huge);
 }
 
 /* ---- life ---- */
@@ -96,8 +99,8 @@ void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls 
 struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t size,
                               uint64_t ready)
 {
-        uint64_t n = size / HOST_HUGE_PAGE;
-        require(size % HOST_HUGE_PAGE == 0 && (uintptr_t)base % HOST_HUGE_PAGE == 0);
+        uint64_t n = size / machine_pages.huge;
+        require(size % machine_pages.huge == 0 && (uintptr_t)base % machine_pages.huge == 0);
         struct collapse *collapse = calloc(1, sizeof(*collapse) + n);
         if (collapse == NULL)
                 return NULL;
@@ -107,7 +110,7 @@ struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned cha
         collapse->compactions = kernel->calls.compactions();
         pthread_mutex_init(&collapse->mutex, NULL);
         pthread_cond_init(&collapse->done, NULL);
-        memset(collapse->ranges, RANGE_HUGE, ready < size ? ready / HOST_HUGE_PAGE : n);
+        memset(collapse->ranges, RANGE_HUGE, ready < size ? ready / machine_pages.huge : n);
         return collapse;
 }
 
@@ -125,9 +128,9 @@ struct collapse *collapse_free(struct collapse *collapse)
 
 enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at)
 {
-        if (host_memory_populate(base, fd, at, 4096) < 0)
+        if (host_memory_populate(base, fd, at, machine_pages.small) < 0)
                 return RANGE_NEW;
-        return kernel->calls.collapse(base + at, HOST_HUGE_PAGE) == 0 ? RANGE_HUGE : RANGE_SMALL;
+        return kernel->calls.collapse(base + at, machine_pages.huge) == 0 ? RANGE_HUGE : RANGE_SMALL;
 }
 
 /* Without compaction, pages of any size would have cost this time, as where a hypervisor has reclaimed the memory. */
@@ -154,7 +157,7 @@ static enum collapse_range collapse_new_range(struct collapse *collapse, uint64_
         collapse->ranges[range] = RANGE_BUSY;
         pthread_mutex_unlock(&collapse->mutex);
         uint64_t since = kernel->calls.clock();
-        enum collapse_range result = collapse_range(kernel, collapse->base, collapse->fd, range * HOST_HUGE_PAGE);
+        enum collapse_range result = collapse_range(kernel, collapse->base, collapse->fd, range * machine_pages.huge);
         int e = errno;
         uint64_t spent = kernel->calls.clock() - since;
         pthread_mutex_lock(&collapse->mutex);
@@ -174,9 +177,9 @@ static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t fro
         if (collapse->ranges[range] == RANGE_NEW) {
                 collapse->ranges[range] = (unsigned char)collapse_new_range(collapse, range);
                 if (collapse->ranges[range] == RANGE_SMALL)
-                        add_relaxed(&collapse->small, HOST_HUGE_PAGE);
+                        add_relaxed(&collapse->small, machine_pages.huge);
                 else if (collapse->ranges[range] == RANGE_HUGE)
-                        *made += HOST_HUGE_PAGE;
+                        *made += machine_pages.huge;
         }
         enum collapse_range state = collapse->ranges[range];
         pthread_mutex_unlock(&collapse->mutex);
@@ -192,8 +195,8 @@ int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len, u
 {
         int r = 0;
         for (uint64_t at = offset, end = offset + len, next; at < end && r == 0; at = next) {
-                next = round_down(at, HOST_HUGE_PAGE) + HOST_HUGE_PAGE;
-                r = prepare_range(collapse, at / HOST_HUGE_PAGE, at, next < end ? next : end, made);
+                next = round_down(at, machine_pages.huge) + machine_pages.huge;
+                r = prepare_range(collapse, at / machine_pages.huge, at, next < end ? next : end, made);
         }
         return r;
 }

@@ -7,9 +7,10 @@
  *             limit is charged page by page instead: if there is one, what it leaves is read first, and reader
  *             threads populate pages before each read (host_prepare), which returns an error. Without a limit the
  *             reads populate them, while they are in the processor's cache: a tenth faster
- *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.c). Kernels before 6.1 make huge
+ *   thp       reader threads collapse each range before they fill it (collapse.c). Kernels before 6.1 make huge
  *             pages at the first touch, if shmem_enabled allows it on advice
- *   4k        reader threads populate pages block by block, before each read (host_prepare)
+ *   4k        small pages, of 16 or 64 KiB on some kernels: reader threads populate them block by block, before each
+ *             read (host_prepare)
  * Nothing is touched here: reader threads fault pages in as they fill them, in parallel.
  *
  * Memory that is lent to a publisher (host_lend) has hugetlb pages only where they are configured: the publisher's map
@@ -37,8 +38,7 @@
 #include <sys/stat.h>
 
 #define UNMAP_SLICE (16 * MiB)
-#define EXAMINED_BYTES (2 * HOST_HUGE_PAGE)
-#define SMALL MiB /* a segment's most for 4 KiB pages */
+#define EXAMINED (4 * MiB) /* bytes of a pattern, half of it at either end of what is examined */
 #define SAMPLE_INTERVAL (64 * MiB)
 #define POPULATE_SLICE (8 * MiB)
 
@@ -61,8 +61,10 @@ struct host_device {
  * that needs heap memory waits for it, the loop too. */
 static void unmap_slices(unsigned char *base, uint64_t size)
 {
+        uint64_t most =
+                UNMAP_SLICE > machine_pages.huge ? UNMAP_SLICE : machine_pages.huge; /* the kernel splits no page */
         for (uint64_t done = 0, slice; base != NULL && done < size; done += slice) {
-                slice = size - done < UNMAP_SLICE ? size - done : UNMAP_SLICE;
+                slice = size - done < most ? size - done : most;
                 munmap(base + done, slice);
         }
 }
@@ -107,10 +109,10 @@ static void host_release(struct segment *segment)
 
 /* ---- pages ---- */
 
-/* A file of a few tensors would waste most of a huge page: its segment has 4 KiB pages (plan_layout.small). */
+/* A file of a few tensors would waste most of a huge page: its segment has small pages (plan_layout.small). */
 static bool is_small(const struct segment *segment)
 {
-        return segment->size % HOST_HUGE_PAGE != 0;
+        return segment->size % machine_pages.huge != 0;
 }
 
 /* Without those of the pool. */
@@ -131,7 +133,7 @@ static bool wants_hugetlb(const struct host_device *host, bool lent)
 /* Not by fallocate(), which lets one thread at a time make pages of a file of hugetlb. */
 static int make_huge_pages(struct segment *segment, uint64_t offset, uint64_t len)
 {
-        uint64_t from = round_down(offset, HOST_HUGE_PAGE), to = round_up(offset + len, HOST_HUGE_PAGE);
+        uint64_t from = round_down(offset, machine_pages.huge), to = round_up(offset + len, machine_pages.huge);
         if (madvise(segment->base + from, to - from, MADV_POPULATE_WRITE) < 0 && errno != EINVAL)
                 return -1;
         return 0; /* EINVAL: before Linux 5.14 they are made as they are touched */
@@ -182,7 +184,7 @@ static int alloc_hugetlb(struct host_device *host, struct segment *segment)
         }
         if (map_consume_fd(host, host_memfd_new(PAGES_HUGETLB), PAGES_HUGETLB, 0, segment) < 0)
                 return -1;
-        if (!limited || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
+        if (!limited || make_huge_pages(segment, 0, machine_pages.huge) == 0 || errno != EFAULT)
                 return 0;
         free_pages(segment); /* alloc() still holds the bytes */
         errno = EDQUOT;
@@ -213,17 +215,16 @@ static void log_fallback(struct host_device *host, int errno_value)
                 return;
         host->fallback_logged = true;
         if (errno_value == EDQUOT)
-                log_warn(
-                        "host: the control group's limit of huge pages (hugetlb.2MB.max) is too small, segments use %s "
-                        "pages",
-                        host->thp_allowed ? "transparent huge" : "4 KiB");
+                log_warn("host: the control group's limit of huge pages (hugetlb.*.max) is too small, segments use %s "
+                         "pages",
+                         host->thp_allowed ? "transparent huge" : "small");
         else if (host->thp_allowed)
                 log_info("host: segments use transparent huge pages (%s%s)",
                          errno_value == ENOMEM ? "the pool of reserved ones, vm.nr_hugepages, has too few"
                                                : "the pool of reserved ones: ",
                          errno_value == ENOMEM ? "" : strerror(errno_value));
         else
-                log_warn("host: no huge pages, segments use 4 KiB pages (the hugetlb pool: %s; transparent huge pages: "
+                log_warn("host: no huge pages, segments use small pages (the hugetlb pool: %s; transparent huge pages: "
                          "refused)",
                          strerror(errno_value));
 }
@@ -267,7 +268,7 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
                         return error_errno(error, STREAMER_ENOMEM, errno,
                                            "host: %" PRIu64
                                            " bytes of hugetlb pages (vm.nr_hugepages, or the control group's "
-                                           "hugetlb.2MB.max)",
+                                           "hugetlb.*.max)",
                                            segment->size);
                 log_fallback(host, errno);
         }
@@ -284,7 +285,7 @@ static int alloc(struct device *device, uint64_t size, bool lent, struct segment
         struct host_device *host = container_of(device, struct host_device, device);
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .lent = lent, .writing_fd = -1};
         bool small = is_small(segment);
-        require(size > 0 && size % HOST_PAGE == 0);
+        require(size > 0 && size % machine_pages.small == 0);
         require(!small || (!lent && host->want != HOST_PAGES_HUGETLB));
         prefault_hold(host->device.prefault, size);
         /* With auto it may be of hugetlb pages. */
@@ -381,7 +382,7 @@ static void *populate_beside(void *arg)
 /* By a second thread, too, if it can be started: the publisher waits, and most of the time is spent zeroing. */
 static int populate_all(struct segment *segment, struct error *error)
 {
-        uint64_t half = round_up(segment->size / 2, HOST_HUGE_PAGE);
+        uint64_t half = round_up(segment->size / 2, machine_pages.huge);
         struct populator own = {segment, 0, half, {0}}, other = {segment, half, segment->size, {0}};
         pthread_t thread;
         bool started = thread_start(&thread, NULL, populate_beside, &other) == 0;
@@ -525,7 +526,7 @@ static const struct device_ops host_ops = {
 /* What AUTO would get now; each allocation decides again. */
 static enum page_kind expected_pages(struct host_device *host)
 {
-        struct segment probe = {.device = &host->device, .fd = -1, .size = HOST_HUGE_PAGE};
+        struct segment probe = {.device = &host->device, .fd = -1, .size = machine_pages.huge};
         bool hugetlb = wants_hugetlb(host, false);
         if (hugetlb && host->want == HOST_PAGES_AUTO) {
                 hugetlb = alloc_hugetlb(host, &probe) == 0;
@@ -536,19 +537,27 @@ static enum page_kind expected_pages(struct host_device *host)
 
 /* ---- what another mapping shows ---- */
 
-static void fill_pattern(uint64_t *words, uint64_t bytes)
+#define HALF (EXAMINED / 2)
+
+static void fill_pattern(uint64_t *words)
 {
-        for (uint64_t i = 0; i < bytes / sizeof(*words); i++)
+        for (uint64_t i = 0; i < EXAMINED / sizeof(*words); i++)
                 words[i] = (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* Whole huge pages, two of the smallest kind. */
+static uint64_t examined_size(void)
+{
+        return round_up(EXAMINED, machine_pages.huge);
+}
+
 /* True also if it cannot be mapped now. */
-static bool shows_pattern(const struct segment *segment, const uint64_t *pattern)
+static bool shows_pattern(const struct segment *segment, const unsigned char *pattern)
 {
         const unsigned char *view = NULL;
         if (host_view_open(segment, &view, NULL) < 0)
                 return true;
-        bool same = memcmp(view, pattern, segment->size) == 0;
+        bool same = memcmp(view, pattern, HALF) == 0 && memcmp(view + segment->size - HALF, pattern + HALF, HALF) == 0;
         host_view_close(segment, view);
         return same;
 }
@@ -562,28 +571,31 @@ static int alloc_kind(struct host_device *host, enum page_kind pages, struct seg
 
 /* As a load does it. False: another mapping shows other bytes. A machine that has no memory of this kind at the moment
  * is no reason to distrust it. */
-static bool kind_works(struct host_device *host, enum page_kind pages, const uint64_t *pattern)
+static bool kind_works(struct host_device *host, enum page_kind pages, const unsigned char *pattern)
 {
-        struct segment segment = {.device = &host->device, .size = EXAMINED_BYTES, .fd = -1, .writing_fd = -1};
+        struct segment segment = {.device = &host->device, .size = examined_size(), .fd = -1, .writing_fd = -1};
         if (alloc_kind(host, pages, &segment) < 0)
                 return true;
-        bool works = host_put(&segment, 0, pattern, EXAMINED_BYTES, NULL) < 0 || shows_pattern(&segment, pattern);
+        bool works = host_put(&segment, 0, pattern, HALF, NULL) < 0 ||
+                     host_put(&segment, segment.size - HALF, pattern + HALF, HALF, NULL) < 0 ||
+                     shows_pattern(&segment, pattern);
         free_pages(&segment);
         return works;
 }
 
 /* As a publisher fills it. */
-static bool lent_works(struct host_device *host, const uint64_t *pattern, enum page_kind *pages)
+static bool lent_works(struct host_device *host, const unsigned char *pattern, enum page_kind *pages)
 {
         struct segment segment;
-        if (host_lend(&host->device, EXAMINED_BYTES, &segment, NULL) < 0)
+        if (host_lend(&host->device, examined_size(), &segment, NULL) < 0)
                 return true;
         *pages = segment.pages;
-        void *map = host_memfd_map(segment.writing_fd, EXAMINED_BYTES, PROT_READ | PROT_WRITE);
+        unsigned char *map = host_memfd_map(segment.writing_fd, segment.size, PROT_READ | PROT_WRITE);
         bool written = map != MAP_FAILED;
         if (written) {
-                memcpy(map, pattern, EXAMINED_BYTES);
-                munmap(map, EXAMINED_BYTES);
+                memcpy(map, pattern, HALF);
+                memcpy(map + segment.size - HALF, pattern + HALF, HALF);
+                munmap(map, segment.size);
         }
         bool works = !written || host_seal(&segment, NULL) < 0 || shows_pattern(&segment, pattern);
         free_pages(&segment);
@@ -598,11 +610,11 @@ static int host_examine(struct host_device *host, struct error *error)
         const bool used[] = {[PAGES_HUGETLB] = all || host->want == HOST_PAGES_HUGETLB,
                              [PAGES_THP] = (all && host->thp_allowed) || host->want == HOST_PAGES_THP,
                              [PAGES_4K] = all || host->want == HOST_PAGES_4K};
-        cleanup_free uint64_t *pattern = malloc(EXAMINED_BYTES);
+        cleanup_free unsigned char *pattern = malloc(EXAMINED);
         enum page_kind lent;
         if (pattern == NULL)
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
-        fill_pattern(pattern, EXAMINED_BYTES);
+        fill_pattern((uint64_t *)(void *)pattern);
         for (enum page_kind pages = PAGES_HUGETLB; pages <= PAGES_4K; pages++)
                 if (used[pages] && !kind_works(host, pages, pattern))
                         host_distrust(&host->device, pages, "seen at start");
@@ -629,7 +641,7 @@ static void make_prefault(struct host_device *host, uint64_t bytes)
                                            .fallback = modest ? PAGES_HUGETLB : small,
                                            .kernel = &host->kernel,
                                            .modest = modest};
-        if ((modest && !pool) || opts.most < HOST_HUGE_PAGE)
+        if ((modest && !pool) || opts.most < machine_pages.huge)
                 return;
         host->device.prefault = prefault_new(&opts);
         if (host->device.prefault == NULL)
@@ -660,10 +672,10 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
         snprintf(d->name, sizeof(d->name), "host");
         if (!sysfile_line(d->uuid, sizeof(d->uuid), "/proc/sys/kernel/random/boot_id"))
                 snprintf(d->uuid, sizeof(d->uuid), "host");
-        d->layout = (struct plan_layout){.page = HOST_PAGE,
+        d->layout = (struct plan_layout){.page = machine_pages.small,
                                          .align = 1,
-                                         .granularity = HOST_HUGE_PAGE,
-                                         .small = opts->pages == HOST_PAGES_HUGETLB ? 0 : SMALL};
+                                         .granularity = machine_pages.huge,
+                                         .small = opts->pages == HOST_PAGES_HUGETLB ? 0 : machine_pages.huge / 2};
         d->numa_node = -1;
         d->budget = opts->budget;
         d->sample_interval = SAMPLE_INTERVAL;

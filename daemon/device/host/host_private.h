@@ -9,18 +9,16 @@
  */
 #pragma once
 
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 #include "daemon/device/device.h"
-
-#define HOST_HUGE_PAGE (2 * MiB)
-#define HOST_PAGE 4096
 
 /* ---- memfds ---- */
 
 /* An empty memfd that can be sealed; -1 with errno. */
 int host_memfd_new(enum page_kind pages);
 
-/* Maps `size` bytes; a huge page or more at a multiple of HOST_HUGE_PAGE: elsewhere the kernel maps small pages,
+/* Maps `size` bytes; a huge page or more at a multiple of machine_pages.huge: elsewhere the kernel maps small pages,
  * whatever the memory has. MAP_FAILED with errno. */
 void *host_memfd_map(int fd, uint64_t size, int prot);
 
@@ -63,7 +61,7 @@ enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigne
 
 struct collapse;
 
-/* For `size` bytes of `fd` mapped at `base`, both multiples of HOST_HUGE_PAGE; borrows all three. The first `ready`
+/* For `size` bytes of `fd` mapped at `base`, both multiples of machine_pages.huge; borrows all three. The first `ready`
  * bytes have their pages. NULL: no memory. */
 struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t size,
                               uint64_t ready);

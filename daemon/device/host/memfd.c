@@ -32,20 +32,26 @@ static int memfd_new(const char *name, unsigned flags)
         return fd;
 }
 
-int host_memfd_new(enum page_kind pages)
+/* The logarithm of its size, as memfd_create() and mmap() take it. */
+static unsigned huge_page_flag(void)
 {
-        return memfd_new("streamerd-segment", pages == PAGES_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+        return (unsigned)__builtin_ctzll(machine_pages.huge) << MFD_HUGE_SHIFT;
 }
 
-/* An address that was free a moment ago and is a multiple of HOST_HUGE_PAGE; NULL: none. */
+int host_memfd_new(enum page_kind pages)
+{
+        return memfd_new("streamerd-segment", pages == PAGES_HUGETLB ? MFD_HUGETLB | huge_page_flag() : 0);
+}
+
+/* An address that was free a moment ago and is a multiple of machine_pages.huge; NULL: none. */
 static void *aligned_hint(uint64_t size)
 {
         unsigned char *area =
-                mmap(NULL, size + HOST_HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                mmap(NULL, size + machine_pages.huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (area == MAP_FAILED)
                 return NULL;
-        munmap(area, size + HOST_HUGE_PAGE);
-        return area + (round_up((uintptr_t)area, HOST_HUGE_PAGE) - (uintptr_t)area);
+        munmap(area, size + machine_pages.huge);
+        return area + (round_up((uintptr_t)area, machine_pages.huge) - (uintptr_t)area);
 }
 
 /* The address is a hint, which another thread may take first, and not MAP_FIXED over a reservation: when that
@@ -54,9 +60,9 @@ static void *aligned_hint(uint64_t size)
 void *host_memfd_map(int fd, uint64_t size, int prot)
 {
         for (unsigned tries = 0; tries < MAP_TRIES; tries++) {
-                bool small = size < HOST_HUGE_PAGE;
+                bool small = size < machine_pages.huge;
                 void *base = mmap(small ? NULL : aligned_hint(size), size, prot, MAP_SHARED, fd, 0);
-                if (base == MAP_FAILED || small || (uintptr_t)base % HOST_HUGE_PAGE == 0)
+                if (base == MAP_FAILED || small || (uintptr_t)base % machine_pages.huge == 0)
                         return base;
                 munmap(base, size);
         }
@@ -112,14 +118,14 @@ bool host_memfd_sealed(int fd)
  * writing. */
 int host_memory_populate(unsigned char *base, int fd, uint64_t offset, uint64_t len)
 {
-        uint64_t from = round_down(offset, 4096), to = round_up(offset + len, 4096);
+        uint64_t from = round_down(offset, machine_pages.small), to = round_up(offset + len, machine_pages.small);
         if (TEMP_FAILURE_RETRY(madvise(base + from, to - from, MADV_POPULATE_WRITE)) == 0)
                 return 0;
         if (errno == EFAULT) /* as for any memory that cannot be had */
                 errno = ENOMEM;
         if (errno == ENOMEM || TEMP_FAILURE_RETRY(fallocate(fd, 0, (off_t)from, (off_t)(to - from))) < 0)
                 return -1;
-        for (uint64_t at = from; at < to; at += 4096)
+        for (uint64_t at = from; at < to; at += machine_pages.small)
                 __atomic_fetch_or(base + at, 0, __ATOMIC_RELAXED);
         return 0;
 }

@@ -91,10 +91,10 @@ static void memory_drop(struct prefault *prefault)
 static bool memory_populate(struct prefault *prefault, uint64_t at)
 {
         if (prefault->pages == PAGES_HUGETLB) /* these are zeroed at once */
-                return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, HOST_HUGE_PAGE)) == 0;
+                return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, (off_t)machine_pages.huge)) == 0;
         if (prefault->pages == PAGES_THP && prefault->opts.kernel->supported)
                 return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == RANGE_HUGE;
-        return host_memory_populate(prefault->map, prefault->fd, at, HOST_HUGE_PAGE) == 0;
+        return host_memory_populate(prefault->map, prefault->fd, at, machine_pages.huge) == 0;
 }
 
 static bool memory_begin(struct prefault *prefault, enum page_kind pages)
@@ -142,12 +142,13 @@ static bool machine_has(const struct prefault *prefault, uint64_t pool_left)
 /* Frees the last page. False: it stays. */
 static bool shed_piece(struct prefault *prefault, uint64_t pool_left)
 {
-        uint64_t bytes = load_relaxed(&prefault->bytes), left = bytes - HOST_HUGE_PAGE;
+        uint64_t bytes = load_relaxed(&prefault->bytes), left = bytes - machine_pages.huge;
         bool too_much = bytes > target_size(prefault) ||
                         load_relaxed(&prefault->held) + bytes > prefault->opts.budget || pool_left < bytes / 4;
         if (!prefault->opts.modest || bytes == 0 || !too_much)
                 return false;
-        if (fallocate(prefault->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, HOST_HUGE_PAGE) < 0)
+        if (fallocate(prefault->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left,
+                      (off_t)machine_pages.huge) < 0)
                 return false;
         store_relaxed(&prefault->bytes, left);
         return true;
@@ -164,7 +165,7 @@ static void log_short(struct prefault *prefault, const char *why)
 
 static bool is_complete(const struct prefault *prefault)
 {
-        uint64_t bytes = load_relaxed(&prefault->bytes) + HOST_HUGE_PAGE;
+        uint64_t bytes = load_relaxed(&prefault->bytes) + machine_pages.huge;
         return bytes > target_size(prefault) || load_relaxed(&prefault->held) + bytes > prefault->opts.budget;
 }
 
@@ -187,7 +188,7 @@ static bool add_piece(struct prefault *prefault, uint64_t pool_left)
                 log_short(prefault, strerror(errno));
                 return false;
         }
-        add_relaxed(&prefault->bytes, HOST_HUGE_PAGE);
+        add_relaxed(&prefault->bytes, machine_pages.huge);
         return true;
 }
 
@@ -230,7 +231,7 @@ struct prefault *prefault_new(const struct prefault_opts *opts)
         if (prefault == NULL)
                 return NULL;
         prefault->opts = *opts;
-        prefault->opts.most = round_down(opts->most, HOST_HUGE_PAGE);
+        prefault->opts.most = round_down(opts->most, machine_pages.huge);
         prefault->fd = -1;
         pthread_mutex_init(&prefault->mutex, NULL);
         sem_init(&prefault->call, 0, 0);

@@ -79,10 +79,10 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, co
 }
 
 /* The kernel fetches a page that is not cached, so the probe itself changes the answer of the next one. */
-static bool page_cached(int fd, uint64_t size, uint64_t page)
+static bool page_cached(int fd, uint64_t size, uint64_t at)
 {
         char bytes[PREAD_PAGE];
-        uint64_t at = page * PREAD_PAGE, len = size - at < PREAD_PAGE ? size - at : PREAD_PAGE;
+        uint64_t len = size - at < PREAD_PAGE ? size - at : PREAD_PAGE;
         struct iovec iov = {bytes, len};
         return preadv2(fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
 }
@@ -90,7 +90,7 @@ static bool page_cached(int fd, uint64_t size, uint64_t page)
 /* The kernel says that all is cached to who neither owns the file nor may write to it. */
 static bool range_mapped_cached(int fd, const uint64_t range[2])
 {
-        size_t n = range[1] / PREAD_PAGE;
+        size_t n = range[1] / machine_pages.small;
         cleanup_free unsigned char *pages = malloc(n);
         void *map = mmap(NULL, range[1], PROT_READ, MAP_SHARED, fd, (off_t)range[0]);
         bool cached = pages != NULL && map != MAP_FAILED && mincore(map, range[1], pages) == 0;
@@ -106,8 +106,8 @@ bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
         uint64_t size = object->version.size;
         if (object->direct < 0 || len == 0 || offset + len > size)
                 return true;
-        uint64_t first = offset / PREAD_PAGE, n = (offset + len - 1) / PREAD_PAGE - first + 1;
-        uint64_t range[2] = {first * PREAD_PAGE, n * PREAD_PAGE};
+        uint64_t page = machine_pages.small, first = offset / page, n = (offset + len - 1) / page - first + 1;
+        uint64_t range[2] = {first * page, n * page};
         struct {
                 uint64_t cached, dirty, writeback, evicted, recently_evicted;
         } stat;
@@ -118,6 +118,6 @@ bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
         /* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
          * examined are cached since then, and would be no sample. */
         uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
-        return page_cached(object->fd, size, first + (draw >> 33) % n) &&
-               page_cached(object->fd, size, first + (draw & 0xffffffff) % n);
+        return page_cached(object->fd, size, (first + (draw >> 33) % n) * page) &&
+               page_cached(object->fd, size, (first + (draw & 0xffffffff) % n) * page);
 }

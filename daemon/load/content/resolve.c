@@ -4,6 +4,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/crc32c.h"
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/http.h"
 
@@ -54,7 +55,7 @@ static void give_back(struct resolve_budget *budget, uint64_t bytes)
 
 static int text_grow(struct header_text *text, uint64_t size, struct error *error)
 {
-        size = round_up(size, 4096);
+        size = round_up(size, machine_pages.small);
         void *map = text->map == NULL ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                                       : mremap(text->map, text->size, size, MREMAP_MAYMOVE);
         if (map == MAP_FAILED)

@@ -39,7 +39,7 @@ static void write_machine(struct writer *w, const void *data)
                 kbool("cachestat", m->cachestat), MACHINE_LIMIT("memlock", m->memlock),
                 MACHINE_LIMIT("files", m->files), ku64("memory", m->memory),
                 MACHINE_LIMIT("cgroup_memory", m->cgroup_memory),
-                MACHINE_LIMIT("cgroup_huge_pages", m->cgroup_huge_pages),
+                MACHINE_LIMIT("cgroup_huge_pages", m->cgroup_huge_pages), ku64("huge_page", machine_pages.huge),
                 kif(m->hugepages >= 0, ku64("hugepages", (uint64_t)m->hugepages)),
                 kif(m->hugepages_overcommit >= 0, ku64("hugepages_overcommit", (uint64_t)m->hugepages_overcommit)));
 }

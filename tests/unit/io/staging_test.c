@@ -2,6 +2,7 @@
  *
  * The staging ring: as many slots as the limit permits, handed out last in, first out.
  */
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 #include "daemon/io/staging.h"
 #include "tests/lib/suite.h"
@@ -64,7 +65,7 @@ TEST(slots_are_page_aligned_and_disjoint)
         begin(4 * BLOCK);
         for (size_t i = 0; i < 4; i++) {
                 slots[i] = staging_get(&ring, NUMA_ANYWHERE);
-                ck_assert_uint_eq((uintptr_t)slots[i] % 4096, 0);
+                ck_assert_uint_eq((uintptr_t)slots[i] % machine_pages.small, 0);
                 ck_assert(slots[i] >= ring.base && slots[i] + SLOT <= ring.base + ring.bytes);
                 memset(slots[i], (int)i + 1, SLOT);
         }
@@ -106,13 +107,31 @@ TEST(an_impossible_numa_placement_is_ignored)
 TEST(touched_slots_are_resident)
 {
         begin(2 * BLOCK);
-        size_t pages = (ring.n_slots * ring.stride) / 4096;
+        size_t pages = (ring.n_slots * ring.stride) / machine_pages.small;
         for (unsigned char *slot; (slot = staging_get(&ring, NUMA_ANYWHERE)) != NULL;)
                 staging_touch(&ring, slot);
         unsigned char *in_core = must_alloc(pages);
-        must(mincore(ring.base, pages * 4096, in_core));
+        must(mincore(ring.base, pages * machine_pages.small, in_core));
         for (size_t i = 0; i < pages; i++)
                 ck_assert_uint_eq(in_core[i] & 1, 1);
+}
+
+static const struct {
+        uint64_t small, huge, bytes;
+} rings[] = {
+        {4 * KiB, 2 * MiB, 10 * MiB},
+        {16 * KiB, 32 * MiB, 4 * (BLOCK + 16 * KiB)},
+        {64 * KiB, 512 * MiB, 4 * (BLOCK + 64 * KiB)},
+        {64 * KiB, 8 * MiB, 4 * (BLOCK + 64 * KiB)},
+};
+
+TEST(a_ring_has_huge_pages_unless_these_would_waste_memory, EACH(rings))
+{
+        machine_pages_set(rings[_i].small, rings[_i].huge);
+        begin(4 * BLOCK);
+        ck_assert_uint_eq(ring.bytes, rings[_i].bytes);
+        if (ring.bytes % rings[_i].huge != 0)
+                ck_assert_int_eq((int)ring.pages, (int)PAGES_4K);
 }
 
 TEST(a_ring_that_does_not_fit_is_an_error)

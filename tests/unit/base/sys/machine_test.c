@@ -3,6 +3,7 @@
  * Limits of the machine, read from fake /proc and /sys trees and from this machine.
  */
 #include "daemon/base/sys/machine.h"
+#include "daemon/base/util.h"
 #include "tests/lib/deny_syscalls.h"
 #include "tests/unit/sysfile_fixture.h"
 
@@ -48,6 +49,44 @@ TEST(a_path_that_is_too_long_is_not_cut)
         name[sizeof(name) - 1] = '\0';
         ck_assert(!sysfile_line(line, sizeof(line), "/%s", name));
         ck_assert_str_eq(line, "");
+}
+
+/* ---- pages ---- */
+
+TEST(the_size_of_huge_pages_is_the_kernels, .to = 2)
+{
+        static const char *const files[] = {"33554432\n", "536870912\n"};
+        put("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", files[_i]);
+        machine_pages_read();
+        ck_assert_uint_eq(machine_pages.huge, strtoull(files[_i], NULL, 10));
+        ck_assert_uint_eq(machine_pages.small, (uint64_t)sysconf(_SC_PAGESIZE));
+}
+
+static const char *const unknown[] = {NULL, "0\n", "4096\n", "3000000\n", "none\n"};
+
+TEST(where_it_is_not_known_a_table_of_one_page_maps_a_huge_page, EACH(unknown))
+{
+        if (unknown[_i] != NULL)
+                put("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", unknown[_i]);
+        machine_pages_read();
+        ck_assert_uint_eq(machine_pages.huge, machine_pages.small * (machine_pages.small / 8));
+}
+
+TEST(the_pool_and_the_limit_are_those_of_their_size)
+{
+        bool limited;
+        put("sys/kernel/mm/hugepages/hugepages-524288kB/free_hugepages", "3\n");
+        put("sys/kernel/mm/hugepages/hugepages-524288kB/resv_hugepages", "1\n");
+        put("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100\n");
+        put("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n");
+        put("proc/self/cgroup", "0::/pod\n");
+        put("sys/fs/cgroup/pod/cgroup.procs", "");
+        put("sys/fs/cgroup/pod/hugetlb.512MB.max", "1073741824\n");
+        put("sys/fs/cgroup/pod/hugetlb.2MB.max", "0\n");
+        machine_pages_set(64 * KiB, 512 * MiB);
+        ck_assert_uint_eq(machine_pool_left(), GiB);
+        ck_assert_uint_eq(machine_huge_pages_left(512 * MiB, &limited), 512 * MiB);
+        ck_assert(limited);
 }
 
 /* ---- memory limits of a control group ---- */

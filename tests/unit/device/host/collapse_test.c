@@ -9,7 +9,7 @@
 #include "tests/lib/kernel_counters.h"
 
 #define RANGES 64
-#define SIZE (RANGES * HOST_HUGE_PAGE)
+#define SIZE (RANGES * machine_pages.huge)
 #define SMALL_NS 1000
 
 /* ---- a kernel of our own ---- */
@@ -25,7 +25,7 @@ static struct {
 
 static int own_collapse(void *base, uint64_t len)
 {
-        ck_assert_uint_eq(len, HOST_HUGE_PAGE);
+        ck_assert_uint_eq(len, machine_pages.huge);
         own.calls++;
         own.now += own.collapse_ns;
         own.compactions += own.compacts;
@@ -105,9 +105,9 @@ TEST(the_kernel_reports_the_cost_of_small_pages)
 TEST(each_range_is_collapsed_once)
 {
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE - 1, 2, &made), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, machine_pages.huge - 1, 2, &made), 0);
         ck_assert_uint_eq(own.calls, 2);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, 2 * HOST_HUGE_PAGE, &made), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, 2 * machine_pages.huge, &made), 0);
         ck_assert_uint_eq(own.calls, 2);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, RANGES);
@@ -116,7 +116,7 @@ TEST(each_range_is_collapsed_once)
 
 TEST(populated_ranges_are_not_collapsed)
 {
-        begin(&kernel, (RANGES - 1) * HOST_HUGE_PAGE);
+        begin(&kernel, (RANGES - 1) * machine_pages.huge);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, 1);
 }
@@ -125,14 +125,15 @@ TEST(a_range_without_a_huge_page_gets_the_small_ones_it_needs, .to = 4)
 {
         static const int errors[] = {ENOMEM, EBUSY, EAGAIN, EINVAL};
         own.error = errors[_i];
+        const uint64_t page = machine_pages.small;
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, 8192 + 1, 4096, &made), 0);
-        ck_assert_uint_eq(populated(), 3 * 4096); /* the range's first, and two */
-        ck_assert_uint_eq(collapse_small_bytes(collapse), HOST_HUGE_PAGE);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, HOST_HUGE_PAGE, &made), 0);
-        ck_assert_uint_eq(populated(), HOST_HUGE_PAGE);
+        ck_assert_int_eq(collapse_prepare(collapse, 2 * page + 1, page, &made), 0);
+        ck_assert_uint_eq(populated(), 3 * page); /* the range's first, and two */
+        ck_assert_uint_eq(collapse_small_bytes(collapse), machine_pages.huge);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, machine_pages.huge, &made), 0);
+        ck_assert_uint_eq(populated(), machine_pages.huge);
         ck_assert_uint_eq(own.calls, 1); /* no second try */
-        ck_assert_uint_eq(collapse_small_bytes(collapse), HOST_HUGE_PAGE);
+        ck_assert_uint_eq(collapse_small_bytes(collapse), machine_pages.huge);
         ck_assert(!collapse_stopped(collapse));
 }
 
@@ -155,12 +156,13 @@ TEST(ranges_become_huge_pages)
         if (!real.supported)
                 SKIP("the kernel does not collapse shared memory");
         begin(&real, 0);
-        base[HOST_HUGE_PAGE + 5000] = 'x';
-        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE, 4 * HOST_HUGE_PAGE, &made), 0);
-        ck_assert_uint_eq(populated() + collapse_small_bytes(collapse) / HOST_HUGE_PAGE * (HOST_HUGE_PAGE - 4096),
-                          4 * HOST_HUGE_PAGE);
-        ck_assert_int_eq(base[HOST_HUGE_PAGE + 5000], 'x');
-        for (uint64_t i = 2 * HOST_HUGE_PAGE; i < 5 * HOST_HUGE_PAGE; i += 509)
+        base[machine_pages.huge + 5000] = 'x';
+        ck_assert_int_eq(collapse_prepare(collapse, machine_pages.huge, 4 * machine_pages.huge, &made), 0);
+        ck_assert_uint_eq(populated() + collapse_small_bytes(collapse) / machine_pages.huge *
+                                                (machine_pages.huge - machine_pages.small),
+                          4 * machine_pages.huge);
+        ck_assert_int_eq(base[machine_pages.huge + 5000], 'x');
+        for (uint64_t i = 2 * machine_pages.huge; i < 5 * machine_pages.huge; i += 509)
                 ck_assert_int_eq(base[i], 0);
 }
 
@@ -249,7 +251,7 @@ TEST(collapsing_stops_if_compaction_costs_more_than_small_pages, .to = 2)
         ck_assert_ptr_nonnull(strstr(metric_text(METRIC_COLLAPSE_STOPPED), "\nstreamerd_collapse_stopped_total 1\n"));
         unsigned tried = own.calls;
         ck_assert_uint_lt(tried, RANGES / 2);
-        ck_assert_uint_eq(collapse_small_bytes(collapse), (RANGES - (_i == 0 ? tried : 0)) * HOST_HUGE_PAGE);
+        ck_assert_uint_eq(collapse_small_bytes(collapse), (RANGES - (_i == 0 ? tried : 0)) * machine_pages.huge);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE, &made), 0);
         ck_assert_uint_eq(own.calls, tried);
         /* The next segment tries again. */

@@ -55,15 +55,16 @@ TEST(a_small_segment_takes_4k_pages, EACH(any_kind))
 {
         struct stat st;
         BEGIN(.budget = 64 * MiB, .pages = any_kind[_i], .prefault = 8 * MiB);
-        ck_assert_uint_ge(device->layout.small, 4096);
-        ck_assert_int_eq(device->ops->alloc(device, 4096, &segment, &error), 0);
+        const uint64_t page = machine_pages.small;
+        ck_assert_uint_ge(device->layout.small, page);
+        ck_assert_int_eq(device->ops->alloc(device, page, &segment, &error), 0);
         ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
         ck_assert_int_eq(device->ops->prepare(&segment, 0, 10, &error), 0);
         ck_assert_int_eq(device->ops->put(&segment, 0, "weights", 7, &error), 0);
         must(fstat(segment.fd, &st));
-        ck_assert_int_eq(st.st_size, 4096);
-        ck_assert_int_le(st.st_blocks * 512, 4096);
-        const char *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, segment.fd, 0);
+        ck_assert_uint_eq((uint64_t)st.st_size, page);
+        ck_assert_uint_le((uint64_t)st.st_blocks * 512, page);
+        const char *map = mmap(NULL, page, PROT_READ, MAP_SHARED, segment.fd, 0);
         ck_assert_ptr_ne(map, MAP_FAILED);
         ck_assert_mem_eq(map, "weights", 7);
         device->ops->release(&segment);
@@ -78,17 +79,18 @@ TEST(hugetlb_by_name_has_no_small_segments)
 TEST(preparing_takes_the_memory_of_4k_pages)
 {
         struct stat st;
+        const uint64_t page = machine_pages.small;
         if (!shmem_thp_is_off()) /* the kernel makes larger ones, too */
                 SKIP("transparent huge pages for shared memory are on");
         BEGIN_SEGMENT(HOST_PAGES_4K);
         must(fstat(segment.fd, &st));
         ck_assert_int_eq(st.st_blocks, 0);
-        ck_assert_int_eq(device->ops->prepare(&segment, 4095, 2, &error), 0);
+        ck_assert_int_eq(device->ops->prepare(&segment, page - 1, 2, &error), 0);
         must(fstat(segment.fd, &st));
-        ck_assert_int_eq(st.st_blocks * 512, 2 * 4096);
+        ck_assert_uint_eq((uint64_t)st.st_blocks * 512, 2 * page);
         ck_assert_int_eq(device->ops->prepare(&segment, SEGMENT - 1, 1, &error), 0);
         must(fstat(segment.fd, &st));
-        ck_assert_int_eq(st.st_blocks * 512, 3 * 4096);
+        ck_assert_uint_eq((uint64_t)st.st_blocks * 512, 3 * page);
 }
 
 TEST(preparing_changes_no_byte, EACH(kinds))
@@ -276,9 +278,9 @@ TEST(the_ceiling_counts_huge_pages_as_they_are_made)
         put("/proc/meminfo", "MemAvailable:    1024 kB\n");
         ck_assert_int_eq(device->ops->prepare(&segment, 5, 1, &error), 0);
         uint64_t held = device->ops->ceiling(device) - MiB;
-        ck_assert(held == HOST_HUGE_PAGE || (segment_small_bytes(&segment) > 0 && held == 1));
+        ck_assert(held == machine_pages.huge || (segment_small_bytes(&segment) > 0 && held == 1));
         ck_assert_int_eq(device->ops->prepare(&segment, 6, 1, &error), 0);
-        ck_assert_uint_le(device->ops->ceiling(device), MiB + HOST_HUGE_PAGE);
+        ck_assert_uint_le(device->ops->ceiling(device), MiB + machine_pages.huge);
         sysfile_root = "";
 }
 

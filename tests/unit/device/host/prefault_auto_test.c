@@ -9,7 +9,6 @@
 #include "daemon/device/host/host_private.h"
 
 #define POOL "sys/kernel/mm/hugepages/hugepages-2048kB"
-#define HUGE_PAGE (2 * MiB)
 #define MANAGED_FREE (64 * MiB) /* at the least */
 
 static bool granted; /* whether the machine has huge pages */
@@ -18,7 +17,7 @@ static bool granted; /* whether the machine has huge pages */
 
 static void put_number(const char *name, uint64_t bytes)
 {
-        put(format_text("%s/%s", POOL, name), format_text("%ju\n", (uintmax_t)(bytes / HUGE_PAGE)));
+        put(format_text("%s/%s", POOL, name), format_text("%ju\n", (uintmax_t)(bytes / machine_pages.huge)));
 }
 
 static void pool_has(uint64_t unused, uint64_t promised)
