@@ -338,6 +338,8 @@ static void examine_changed(struct persist *persist)
                         store_new(persist, g);
                 examine(persist, g);
         }
+        if (persist->due & DUE_NAMES) /* there was no memory again, or not for one of these */
+                persist->due |= DUE_RETRY;
 }
 
 /* ---- the snapshot in memory ---- */

@@ -64,7 +64,7 @@ enum persist_due {
         DUE_CHANGES = 1, /* of generations, rows or leases: they are written before anything is sent */
         DUE_WHOLE = 2,   /* the next is a whole snapshot */
         DUE_NAMES = 4,   /* there was no memory to mark a name: all are */
-        DUE_RETRY = 8,   /* the snapshot could not be written: it is due again at the next tick */
+        DUE_RETRY = 8,   /* what could not be marked or written is due again at the next tick */
         DUE_FILE = 16    /* rows of pinned names: by the tick, unless it is being written */
 };
 

@@ -600,6 +600,13 @@ TEST(a_failed_call_fails_at_most_one_request, .to = FAULT_COUNT, .slow = true)
         }
 }
 
+/* The short form ends before this life. */
+TEST(a_change_that_had_no_memory_is_persisted_soon, .slow = true)
+{
+        if (is_meant(FAULT_calloc) && !every_one())
+                one_by_one(FAULT_calloc, live_remembered);
+}
+
 /* A socket file left by a killed daemon. */
 static void leave_socket(const char *path)
 {
