@@ -28,7 +28,7 @@
 
 /* A segment of this process: memory of the daemon's that is open, or mapped, on a GPU. */
 struct open_segment {
-        struct open_segment *next; /* in the table; cuda-ipc only */
+        struct open_segment *prev, *next; /* in the table; cuda-ipc only */
         struct cuda_context context;
         pid_t pid, daemon_pid;
         unsigned refs;
@@ -131,7 +131,7 @@ static bool is_alive(const struct open_segment *s)
         return alive;
 }
 
-static void unlink_segment(const struct open_segment *s)
+static void unlink_segment(struct open_segment *s)
 {
         list_remove(table, s);
 }
@@ -188,8 +188,7 @@ static int ipc_new(struct open_segment **out, const struct handle *handle, struc
                 cuda_context_deinit(&s->context);
                 return rc;
         }
-        s->next = table;
-        table = s;
+        list_add(table, s);
         *out = s;
         s = NULL;
         return 0;

@@ -88,14 +88,6 @@ static void free_events(struct event *events)
         }
 }
 
-static void free_detaching(struct detaching *d)
-{
-        for (struct detaching *next; d; d = next) {
-                next = d->next;
-                free(d);
-        }
-}
-
 void channel_unref(struct streamer_client *c)
 {
         if (atomic_fetch_sub(&c->refs, 1) != 1)
@@ -109,7 +101,12 @@ void channel_unref(struct streamer_client *c)
         }
         free_events(c->events);
         free_events(c->early);
-        free_detaching(c->detaching);
+        while (c->detaching)
+                detaching_free(c, c->detaching);
+        table_deinit(&c->calls);
+        table_deinit(&c->ops);
+        table_deinit(&c->lease_ids);
+        table_deinit(&c->detach_ids);
         readiness_close(&c->readiness);
         close_fds(c->fds, c->n_fds);
         if (c->fd >= 0)
@@ -255,6 +252,22 @@ void channel_post(struct streamer_client *c, struct request *request)
         msgpack_sbuffer_destroy(&body);
 }
 
+void detaching_free(struct streamer_client *c, struct detaching *d)
+{
+        table_remove(&c->detach_ids, &d->by_request);
+        list_remove(c->detaching, d);
+        free(d);
+}
+
+void channel_post_detach(struct streamer_client *c, struct detaching *d)
+{
+        struct request request = {.verb = VERB_detach, .u.detach = {.lease = d->lease}};
+        channel_post(c, &request);
+        d->state = DETACH_SENT;
+        table_remove(&c->detach_ids, &d->by_request);
+        table_add(&c->detach_ids, &d->by_request, request.id);
+}
+
 /* ---- input ---- */
 
 static void take_frames(struct streamer_client *c)
@@ -268,6 +281,8 @@ static void take_frames(struct streamer_client *c)
                         channel_fail(c, STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
                         return;
                 }
+                if (channel_take(c, data, len))
+                        continue;
                 rc = message_decode(&message, data, len);
                 if (rc != 0) {
                         channel_fail(c, rc,
@@ -387,9 +402,9 @@ static bool call_done(const void *arg)
         return ((const struct call *)arg)->done;
 }
 
-void channel_end(struct streamer_client *c, const struct call *call)
+void channel_end(struct streamer_client *c, struct call *call)
 {
-        list_remove(c->calls, call);
+        table_remove(&c->calls, &call->by_id);
 }
 
 int call_outcome(const struct streamer_client *c, const struct call *call)
@@ -399,6 +414,8 @@ int call_outcome(const struct streamer_client *c, const struct call *call)
         size_t code_len = 0, text_len = 0;
         bool ok;
         require(call->done);
+        if (call->taken)
+                return 0;
         if (call->code != 0)
                 return fail(c, call->code, "%s", CALL_LOST_FDS);
         if (!object_bool(reply, "ok", &ok))
@@ -421,10 +438,8 @@ uint64_t channel_next_id(struct streamer_client *c)
 static int begin(struct streamer_client *c, const void *body, size_t len, struct call *call)
 {
         int rc = append(c, body, len);
-        if (rc == 0) {
-                call->next = c->calls;
-                c->calls = call;
-        }
+        if (rc == 0)
+                table_add(&c->calls, &call->by_id, call->id);
         return rc;
 }
 

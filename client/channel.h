@@ -18,6 +18,9 @@
  *   event        the list                            until streamer_event_next() returns it
  *   note         what it is about (readiness.h)      while it is set
  *
+ * Replies and events find what they belong to by its number, in constant time: calls, operations, leases and detaches
+ * are in tables, too.
+ *
  * The thread that reads the socket, or that reconnects, visits whatever is in a list. So an object ends in two steps:
  * one function takes it out of all lists, with its notes, in one locked step; another one frees it, unlocked, when
  * nothing leads to it. What is added to an object in a list (an arrival log, a segment) is prepared unlocked and set in
@@ -37,6 +40,7 @@
 
 #include "client/fault.h"
 #include "client/readiness.h"
+#include "client/table.h"
 #include "proto/codec.h"
 #include "proto/codes.h"
 #include "proto/frame.h"
@@ -80,8 +84,10 @@ struct streamer_client {
         bool fds_lost;       /* of the frame that is being received: this process may open no more files */
         msgpack_sbuffer out; /* what the socket has not taken yet */
         uint64_t last_id;
-        struct call *calls;
-        struct streamer_op *ops;
+        struct table calls;      /* by id */
+        struct table ops;        /* by the daemon's number, or by the id of an open's request */
+        struct table lease_ids;  /* of `leases`: those that the daemon holds, by the number on this connection */
+        struct table detach_ids; /* of `detaching`: by the id of the request */
         struct streamer_lease *leases;
         int rule;             /* STREAMER_SOCKET_* */
         char *skipped;        /* why the system's daemon was not used; NULL: it was, or it does not exist */
@@ -113,10 +119,10 @@ enum detach_state {
 
 /* A lease that has ended here, until the daemon has confirmed its detach. */
 struct detaching {
-        struct detaching *next;
+        struct detaching *prev, *next;
+        struct table_node by_request; /* sent: by the id of the last one */
         enum detach_state state;
-        uint64_t lease;   /* its id on this connection */
-        uint64_t request; /* sent: the id of the last one */
+        uint64_t lease; /* its id on this connection */
         struct lease_key key;
 };
 
@@ -124,14 +130,17 @@ struct detaching {
 
 /* One request under way. */
 struct call {
-        struct call *next;
+        struct table_node by_id;
         uint64_t id;
-        /* Called with the lock held as soon as a reply without error is there, before any event that
-         * comes after it is looked at. May be NULL. */
+        /* Called with the lock held as soon as a reply without error is there (NULL: it was taken), before any event
+         * that comes after it is looked at. May be NULL. */
         void (*accept)(struct call *call, const msgpack_object *reply);
         void (*finish)(struct call *call); /* with the lock held, when it is done, also with an error; may be NULL */
+        /* With the lock held: reads the message of a success, which has no descriptors, and which is not decoded then.
+         * False: it cannot. NULL: every message is decoded. */
+        bool (*take)(struct call *call, const void *data, size_t len);
         void *arg;
-        bool done;
+        bool done, taken;
         int code; /* not 0: the reply came, but not all of its descriptors */
         struct message reply;
         int fds[FRAME_FDS_MAX];
@@ -174,7 +183,7 @@ int channel_request(struct streamer_client *c, struct request *request, int64_t 
 
 /* Lock held: sends, and links the call, so that its reply finds it; then _end(), done or not. */
 int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
-void channel_end(struct streamer_client *c, const struct call *call);
+void channel_end(struct streamer_client *c, struct call *call);
 
 /* As channel_call, for a request that is packed already under an id of channel_next_id(). */
 int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline);
@@ -185,6 +194,11 @@ void call_deinit(struct call *call); /* closes the descriptors that were not tak
 
 /* Lock held: sends without waiting; its reply will be dropped. Sets the request's id. */
 void channel_post(struct streamer_client *c, struct request *request);
+
+/* Lock held: sends the detach of a lease that has ended; its reply frees the record. */
+void channel_post_detach(struct streamer_client *c, struct detaching *d);
+/* Lock held: takes it out of the client's lists first. */
+void detaching_free(struct streamer_client *c, struct detaching *d);
 
 /* Lock held: waits until done(arg), reading the socket when no other thread does. 0, STREAMER_ETIMEOUT,
  * or why the connection is dead. A deadline in the past takes one look at the socket. */
@@ -209,6 +223,9 @@ int channel_timed_out(const struct streamer_client *c);
 
 /* Lock held: returns the lease or the claim in a reply that is of no use. */
 void channel_give_back(struct streamer_client *c, const msgpack_object *reply);
+
+/* Lock held: hands a message to the call that takes it undecoded. False: no call does. */
+bool channel_take(struct streamer_client *c, const void *data, size_t len);
 
 /* Lock held: hands one decoded message (consumed) to whom it belongs (dispatch.c). */
 void channel_dispatch(struct streamer_client *c, struct message *message);

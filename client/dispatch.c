@@ -6,10 +6,12 @@
  */
 #include "client/channel.h"
 
+#include "client/json_text.h"
 #include "client/lease.h"
 #include "client/op.h"
 #include "client/util.h"
 #include "proto/codes.h"
+#include "proto/require.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -52,25 +54,21 @@ static void claim_fds(struct streamer_client *c, struct call *call, size_t n)
 
 /* ---- replies ---- */
 
-static struct call *call_of(struct streamer_client *c, uint64_t id)
+static struct call *call_of(const struct streamer_client *c, uint64_t id)
 {
-        for (struct call *call = c->calls; call; call = call->next)
-                if (call->id == id && !call->done)
-                        return call;
-        return NULL;
+        struct call *call = table_item(table_find(&c->calls, id), struct call, by_id);
+        return call && !call->done ? call : NULL;
 }
 
 /* A detach is confirmed, or refused: either way the daemon does not hold the lease for this client. */
 static bool end_detaching(struct streamer_client *c, uint64_t id)
 {
-        struct detaching **at = &c->detaching;
-        while (*at && ((*at)->state != DETACH_SENT || (*at)->request != id))
-                at = &(*at)->next;
-        struct detaching *found = *at;
-        if (found)
-                *at = found->next;
-        free(found);
-        return found != NULL;
+        struct detaching *found = table_item(table_find(&c->detach_ids, id), struct detaching, by_request);
+        if (!found)
+                return false;
+        require(found->state == DETACH_SENT);
+        detaching_free(c, found);
+        return true;
 }
 
 void channel_give_back(struct streamer_client *c, const msgpack_object *reply)
@@ -148,6 +146,30 @@ static void take_reply(struct streamer_client *c, struct message *message, uint6
         call->done = true;
         if (call->finish)
                 call->finish(call);
+}
+
+/* Of a message: the value of this key in its map. */
+static bool find_value(const void *data, size_t len, const char *key, struct value *v)
+{
+        struct bytes b = {data, (const unsigned char *)data + len};
+        return bytes_next(&b, v) && v->kind == VALUE_MAP && bytes_find(&b, v->number, key) && bytes_next(&b, v);
+}
+
+bool channel_take(struct streamer_client *c, const void *data, size_t len)
+{
+        struct value v;
+        if (!find_value(data, len, "id", &v) || v.kind != VALUE_U64)
+                return false;
+        struct call *call = call_of(c, v.number);
+        if (!call || !call->take || !find_value(data, len, "ok", &v) || v.kind != VALUE_BOOL || !v.number ||
+            !call->take(call, data, len))
+                return false;
+        if (call->accept)
+                call->accept(call, NULL);
+        call->taken = call->done = true;
+        if (call->finish)
+                call->finish(call);
+        return true;
 }
 
 /* ---- events ---- */

@@ -38,9 +38,15 @@ static void change_hold(struct streamer_lease *lease, enum lease_hold to)
 void lease_link(struct streamer_lease *lease, uint64_t id)
 {
         change_hold(lease, HOLD_HELD);
-        lease->id = id;
-        lease->next = lease->client->leases;
-        lease->client->leases = lease;
+        list_add(lease->client->leases, lease);
+        table_add(&lease->client->lease_ids, &lease->by_id, id);
+}
+
+void lease_set_id(struct streamer_lease *lease, uint64_t id)
+{
+        require(lease->hold == HOLD_HELD || lease->hold == HOLD_REVOKED);
+        table_remove(&lease->client->lease_ids, &lease->by_id);
+        table_add(&lease->client->lease_ids, &lease->by_id, id);
 }
 
 static void update_code(struct streamer_lease *lease, const msgpack_object *o)
@@ -87,10 +93,9 @@ void lease_event(struct streamer_client *c, const msgpack_object *event)
         uint64_t id;
         if (!object_u64(event, "lease", &id))
                 return;
-        /* The number of one that is lost may be another's by now: a daemon that was started anew begins again. */
-        for (struct streamer_lease *lease = c->leases; lease; lease = lease->next)
-                if (lease->id == id && lease->hold != HOLD_LOST)
-                        take_event(lease, event);
+        struct streamer_lease *lease = table_item(table_find(&c->lease_ids, id), struct streamer_lease, by_id);
+        if (lease)
+                take_event(lease, event);
 }
 
 /* Lock held. What is mapped of it. */
@@ -130,6 +135,8 @@ void lease_mark_lost(struct streamer_lease *lease)
         if (lease->hold == HOLD_LOST)
                 return;
         change_hold(lease, HOLD_LOST);
+        /* The number may be another's by now: a daemon that was started anew begins again. */
+        table_remove(&lease->client->lease_ids, &lease->by_id);
         readiness_add(lease->client, &lease->change_note);
         if (lease->state == LEASE_LOADING) {
                 lease->state = LEASE_FAILED;
@@ -146,14 +153,6 @@ void lease_revoke(struct streamer_lease *lease)
         change_hold(lease, HOLD_REVOKED);
         lease->code = STREAMER_EREVOKED;
         readiness_add(lease->client, &lease->change_note);
-}
-
-void leases_drop_notes(struct streamer_client *c)
-{
-        for (struct streamer_lease *lease = c->leases; lease; lease = lease->next) {
-                readiness_drop(c, &lease->arrival_note);
-                readiness_drop(c, &lease->change_note);
-        }
 }
 
 int streamer_lease_check(streamer_lease *lease)
@@ -196,13 +195,13 @@ static struct detaching *take_out(struct streamer_lease *lease)
         readiness_drop(c, &lease->change_note);
         if (lease_is_linked(lease))
                 list_remove(c->leases, lease);
+        table_remove(&c->lease_ids, &lease->by_id);
         change_hold(lease, HOLD_ENDED);
         if (held && !c->closed) {
                 d = lease->detaching;
                 lease->detaching = NULL;
-                *d = (struct detaching){
-                        .next = c->detaching, .state = DETACH_UNMAPPING, .lease = lease->id, .key = lease->key};
-                c->detaching = d;
+                *d = (struct detaching){.state = DETACH_UNMAPPING, .lease = lease->by_id.key, .key = lease->key};
+                list_add(c->detaching, d);
         }
         return d;
 }
@@ -234,16 +233,11 @@ static void lease_free(struct streamer_lease *lease)
  * claimed and detached when the client reconnects. */
 static void send_detach(struct streamer_client *c, struct detaching *d)
 {
-        struct request request = {.verb = VERB_detach, .u.detach = {.lease = d->lease}};
         require(d->state == DETACH_UNMAPPING || d->state == DETACH_LOST);
-        if (d->state == DETACH_LOST || c->closed) {
-                list_remove(c->detaching, d);
-                free(d);
-                return;
-        }
-        channel_post(c, &request);
-        d->request = request.id;
-        d->state = DETACH_SENT;
+        if (d->state == DETACH_LOST || c->closed)
+                detaching_free(c, d);
+        else
+                channel_post_detach(c, d);
 }
 
 void lease_unref(struct streamer_lease *lease)

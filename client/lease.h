@@ -42,7 +42,8 @@ struct arrival {
 };
 
 struct streamer_lease {
-        struct streamer_lease *next; /* in the client's list */
+        struct streamer_lease *prev, *next; /* in the client's list */
+        struct table_node by_id;            /* held or revoked: in the client's table */
         struct streamer_client *client;
         atomic_uint refs; /* the handle and each DLPack capsule */
 
@@ -64,7 +65,6 @@ struct streamer_lease {
         /* under the client's lock */
         enum lease_hold hold;
         enum lease_state state;
-        uint64_t id;          /* on this connection */
         struct lease_key key; /* constant but for its digest, which is set once */
         int code;             /* why it failed, or was taken */
         char *text;
@@ -84,6 +84,8 @@ void lease_event(struct streamer_client *c, const msgpack_object *event);
 
 /* Lock held: links the lease into its client's list, so that events find it. */
 void lease_link(struct streamer_lease *lease, uint64_t id);
+/* Lock held: its number on another connection, which holds it now. */
+void lease_set_id(struct streamer_lease *lease, uint64_t id);
 
 /* Lock held: the reply arrived that makes the lease, and the lease was not taken out. */
 static inline bool lease_is_linked(const struct streamer_lease *lease)
@@ -148,6 +150,3 @@ struct streamer_lease *lease_ref(struct streamer_lease *lease);
 
 /* The last one unmaps the memory and sends the detach, without waiting for the daemon. */
 void lease_unref(struct streamer_lease *lease);
-
-/* Lock held: nothing of any lease is left to report. */
-void leases_drop_notes(struct streamer_client *c);

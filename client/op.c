@@ -142,15 +142,28 @@ static bool is_of(const struct streamer_op *op, const msgpack_object *event)
         return object_u64(event, "op", &id) && id == op->id;
 }
 
-void op_event(struct streamer_client *c, const msgpack_object *event)
+/* Of this number: an opening's is that of its request. */
+static void update_all(struct streamer_client *c, const msgpack_object *event, uint64_t number, bool openings)
 {
-        for (struct streamer_op *op = c->ops; op; op = op->next) {
-                if (!is_of(op, event))
+        struct table_node *next;
+        for (struct table_node *node = table_find(&c->ops, number); node; node = next) {
+                struct streamer_op *op = table_item(node, struct streamer_op, by_id);
+                next = table_next(node);
+                if ((op->opening != NULL) != openings || !is_of(op, event))
                         continue;
                 if (!op->model)
                         op->model = copy_str(event, "name");
                 update(op, event);
         }
+}
+
+void op_event(struct streamer_client *c, const msgpack_object *event)
+{
+        uint64_t number;
+        if (object_u64(event, "op", &number))
+                update_all(c, event, number, false);
+        if (object_u64(event, "request", &number))
+                update_all(c, event, number, true);
 }
 
 /* ---- life ---- */
@@ -171,25 +184,14 @@ void op_link(struct streamer_op *op)
 {
         change_state(op->state, OP_LINKED, op_states);
         op->epoch = op->client->epoch;
-        op->next = op->client->ops;
-        op->client->ops = op;
-}
-
-void ops_drop_notes(struct streamer_client *c)
-{
-        for (struct streamer_op *op = c->ops; op; op = op->next) {
-                readiness_drop(c, &op->end_note);
-                if (op->opening)
-                        readiness_drop(c, &op->opening->note);
-        }
+        table_add(&op->client->ops, &op->by_id, op->opening ? op->opening->call.id : op->id);
 }
 
 /* Lock held: after this no list, no note and no reply leads to it. */
 static void take_out(struct streamer_op *op)
 {
         struct streamer_client *c = op->client;
-        if (op->state != OP_NEW)
-                list_remove(c->ops, op);
+        table_remove(&c->ops, &op->by_id);
         readiness_drop(c, &op->end_note);
         if (op->opening) {
                 channel_end(c, &op->opening->call);

@@ -3,7 +3,7 @@
  * An operation: a load that this client watches, and of an open also the lease that it leads to. The daemon's
  * events update it, in whichever thread reads the socket.
  *
- *   the operation   new > linked > ended > out      linked: in its client's list, and events update it; ended: its
+ *   the operation   new > linked > ended > out      linked: in its client's table, and events update it; ended: its
  *                     \       \_______________/      outcome is constant; out: only the thread that frees it has it
  *   the load        resolving > queued > loading > ready | failed | cancelled       (progress.state)
  *   the opening     new > requested > replied > returned                            (the lease of an open)
@@ -35,7 +35,7 @@ struct opening {
 enum op_state { OP_NEW, OP_LINKED, OP_ENDED, OP_OUT };
 
 struct streamer_op {
-        struct streamer_op *next; /* in the client's list */
+        struct table_node by_id; /* in the client's table, by `id` or the id of its opening's call */
         struct streamer_client *client;
         char *source;            /* as it was sent; NULL: an open of a name */
         struct opening *opening; /* NULL: a load without a lease */
@@ -65,9 +65,6 @@ void op_link(struct streamer_op *op);
 
 /* Lock held: an event of an operation. */
 void op_event(struct streamer_client *c, const msgpack_object *event);
-
-/* Lock held: nothing of any operation is left to report. */
-void ops_drop_notes(struct streamer_client *c);
 
 /* Lock held: it ends with this outcome. */
 void op_end(struct streamer_op *op, int code, const char *text, size_t len);

@@ -36,7 +36,7 @@ void readiness_close(struct readiness *r)
 
 static bool pending(const struct streamer_client *c)
 {
-        return c->events || c->events_lost > 0 || c->readiness.n_notes > 0;
+        return c->events || c->events_lost > 0 || c->readiness.notes;
 }
 
 static void update_event(struct streamer_client *c)
@@ -71,15 +71,17 @@ void readiness_update(struct streamer_client *c)
 
 void readiness_add(struct streamer_client *c, readiness_note *note)
 {
-        c->readiness.n_notes += !*note;
-        *note = true;
+        if (!note->set)
+                list_add(c->readiness.notes, note);
+        note->set = true;
         readiness_update(c);
 }
 
 void readiness_drop(struct streamer_client *c, readiness_note *note)
 {
-        c->readiness.n_notes -= *note;
-        *note = false;
+        if (note->set)
+                list_remove(c->readiness.notes, note);
+        note->set = false;
         readiness_update(c);
 }
 
@@ -114,11 +116,8 @@ int streamer_fd(streamer_client *client)
 
 static void drop_notes(struct streamer_client *c)
 {
-        if (c->readiness.n_notes == 0)
-                return;
-        readiness_drop(c, &c->readiness.loss);
-        ops_drop_notes(c);
-        leases_drop_notes(c);
+        while (c->readiness.notes)
+                readiness_drop(c, c->readiness.notes);
 }
 
 int streamer_process(streamer_client *client)

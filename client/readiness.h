@@ -15,16 +15,19 @@
 
 struct streamer_client;
 
+/* A note of something that streamer_process() has to report; it belongs to what it is about. Zeroed, it is not set. */
+typedef struct readiness_note {
+        struct readiness_note *prev, *next; /* in readiness->notes */
+        bool set;
+} readiness_note;
+
 struct readiness {
         int epoll_fd, event_fd; /* -1: not made yet */
         bool raised;            /* event_fd is readable */
         uint32_t watched;       /* what the set waits for on the socket; 0: it is not in the set */
-        size_t n_notes;
-        bool loss; /* a note: the connection was lost */
+        readiness_note *notes;  /* that are set */
+        readiness_note loss;    /* the connection was lost */
 };
-
-/* A note of something that streamer_process() has to report; `note` belongs to what it is about. */
-typedef bool readiness_note;
 
 void readiness_init(struct readiness *r);
 void readiness_close(struct readiness *r); /* the descriptors */

@@ -57,6 +57,7 @@ static int dial(const struct streamer_client *c, bool patient, int64_t deadline,
 
 /* The lease itself may be detached meanwhile. */
 struct claim {
+        struct table_node by_token; /* in claims->by_token */
         struct lease_key key;
         uint64_t id;
         int code;     /* of the attempt */
@@ -66,7 +67,28 @@ struct claim {
 struct claims {
         struct claim *v;
         size_t n;
+        struct table by_token; /* by the first digits of their tokens, which are random */
 };
+
+static uint64_t digits_of(const struct lease_key *key)
+{
+        uint64_t digits;
+        memcpy(&digits, key->token, sizeof(digits));
+        return digits;
+}
+
+static void claims_add(struct claims *claims, const struct lease_key *key, bool lost)
+{
+        struct claim *claim = &claims->v[claims->n++];
+        *claim = (struct claim){.key = *key, .code = lost ? STREAMER_ELOST : 0};
+        table_add(&claims->by_token, &claim->by_token, digits_of(key));
+}
+
+static void claims_deinit(struct claims *claims)
+{
+        table_deinit(&claims->by_token);
+        free(claims->v);
+}
 
 /* Lock held. */
 static int collect(const struct streamer_client *c, struct claims *claims)
@@ -76,15 +98,13 @@ static int collect(const struct streamer_client *c, struct claims *claims)
                 n++;
         for (const struct detaching *d = c->detaching; d; d = d->next)
                 n++;
-        *claims = (struct claims){calloc(n + 1, sizeof(*claims->v)), 0};
+        *claims = (struct claims){.v = calloc(n + 1, sizeof(*claims->v))};
         if (!claims->v)
                 return STREAMER_ENOMEM;
         for (const struct streamer_lease *l = c->leases; l; l = l->next)
-                claims->v[claims->n++] =
-                        (struct claim){.key = l->key, .code = l->hold == HOLD_LOST ? STREAMER_ELOST : 0};
+                claims_add(claims, &l->key, l->hold == HOLD_LOST);
         for (const struct detaching *d = c->detaching; d; d = d->next)
-                claims->v[claims->n++] =
-                        (struct claim){.key = d->key, .code = d->state == DETACH_LOST ? STREAMER_ELOST : 0};
+                claims_add(claims, &d->key, d->state == DETACH_LOST);
         return 0;
 }
 
@@ -120,9 +140,11 @@ static int reclaim_all(struct streamer_client *fresh, struct claims *claims)
 
 static const struct claim *find_claim(const struct claims *claims, const struct lease_key *key)
 {
-        for (size_t i = 0; i < claims->n; i++)
-                if (memcmp(claims->v[i].key.token, key->token, sizeof(key->token)) == 0)
-                        return &claims->v[i];
+        for (struct table_node *node = table_find(&claims->by_token, digits_of(key)); node; node = table_next(node)) {
+                const struct claim *claim = table_item(node, struct claim, by_token);
+                if (memcmp(claim->key.token, key->token, sizeof(key->token)) == 0)
+                        return claim;
+        }
         return NULL;
 }
 
@@ -130,26 +152,20 @@ static const struct claim *find_claim(const struct claims *claims, const struct 
  * being unmapped has its detach sent by the thread that unmaps it. */
 static void detach_again(struct streamer_client *c, const struct claims *claims)
 {
-        struct detaching **at = &c->detaching;
-        while (*at) {
-                struct detaching *d = *at;
+        for (struct detaching *d = c->detaching, *next; d; d = next) {
                 const struct claim *claim = find_claim(claims, &d->key);
-                bool held = claim && claim->code == 0;
-                if (!held && d->state == DETACH_SENT) {
-                        *at = d->next;
-                        free(d);
+                bool held = claim && claim->code == 0, sent = d->state == DETACH_SENT;
+                next = d->next;
+                if (!held && sent) {
+                        detaching_free(c, d);
                         continue;
                 }
                 if (!held)
                         d->state = DETACH_LOST;
                 else
                         d->lease = claim->id;
-                if (d->state == DETACH_SENT) {
-                        struct request request = {.verb = VERB_detach, .u.detach = {.lease = d->lease}};
-                        channel_post(c, &request);
-                        d->request = request.id;
-                }
-                at = &d->next;
+                if (held && sent)
+                        channel_post_detach(c, d);
         }
 }
 
@@ -165,7 +181,7 @@ static void settle(struct streamer_client *c, const struct claims *claims, const
                         continue;
                 }
                 require(l->hold == HOLD_HELD || l->hold == HOLD_REVOKED);
-                l->id = claim->id;
+                lease_set_id(l, claim->id);
                 if (claim->revoked)
                         lease_revoke(l);
         }
@@ -256,7 +272,7 @@ static int revive(struct streamer_client *c, bool patient, int64_t deadline)
                 fail(c, rc, "%s, and cannot be reached again", c->dead_text ? c->dead_text : "the connection was lost");
         c->reviving = false;
         pthread_cond_broadcast(&c->changed);
-        free(claims.v);
+        claims_deinit(&claims);
         if (fresh)
                 channel_unref(fresh);
         return rc;

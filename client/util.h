@@ -37,12 +37,24 @@ static inline int ms_until(int64_t deadline)
         return ms > INT32_MAX ? INT32_MAX : (int)ms;
 }
 
-/* Removes an item of a list that is linked by `next`; forgives one that is not in it. */
+/* A list of items that are linked by `prev` and `next`: adds one at its head. */
+#define list_add(head, item)                                                                                           \
+        do {                                                                                                           \
+                (item)->prev = NULL;                                                                                   \
+                (item)->next = (head);                                                                                 \
+                if (head)                                                                                              \
+                        (head)->prev = (item);                                                                         \
+                (head) = (item);                                                                                       \
+        } while (0)
+
+/* Removes an item; accepts one that is not in the list, whose links are NULL. */
 #define list_remove(head, item)                                                                                        \
         do {                                                                                                           \
-                __typeof__(&(head)) at_ = &(head);                                                                     \
-                while (*at_ && *at_ != (item))                                                                         \
-                        at_ = &(*at_)->next;                                                                           \
-                if (*at_)                                                                                              \
-                        *at_ = (item)->next;                                                                           \
+                if ((item)->next)                                                                                      \
+                        (item)->next->prev = (item)->prev;                                                             \
+                if ((item)->prev)                                                                                      \
+                        (item)->prev->next = (item)->next;                                                             \
+                else if ((head) == (item))                                                                             \
+                        (head) = (item)->next;                                                                         \
+                (item)->prev = (item)->next = NULL;                                                                    \
         } while (0)
