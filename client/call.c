@@ -2,13 +2,14 @@
  *
  * streamer_call: any verb with JSON in and out. Verbs and fields are sent if the daemon lists them among its
  * features, and the daemon checks them. Long lists are requested page by page and returned whole, unless the
- * caller sets a limit.
+ * caller sets a limit. The text of a reply is written from the bytes of its messages (json_text.h).
  */
 #include "client/call.h"
 
 #include "client/args.h"
 #include "client/features.h"
 #include "client/json.h"
+#include "client/json_text.h"
 #include "client/missing.h"
 #include "client/source.h"
 #include "client/util.h"
@@ -79,13 +80,151 @@ static int64_t deadline_of(const streamer_client *c, const char *verb, const jso
         return (reads || dry_run) && !c->timeout_given ? NEVER : usual;
 }
 
-static json_t *reply_json(const struct call *call)
+/* ---- the reply ---- */
+
+/* The text of a reply, of which the lists may come in several pages. */
+struct reply {
+        const struct paged *paged; /* NULL: it has one page */
+        struct text head;          /* the first page, with empty lists */
+        struct text lists[PAGED_LISTS];
+        size_t at[PAGED_LISTS];  /* where they belong in `head`; 0: the first page has no such list */
+        struct text next;        /* of the last page; empty: none */
+        size_t n_pages, n_items; /* n_items: of the last page */
+        uint64_t generation;     /* of the first model that it shows */
+        bool replaced;           /* by another generation, on a later page */
+};
+
+static void reply_deinit(struct reply *r)
 {
-        json_t *json = json_from_object(&call->reply.unpacked.data);
-        json_object_del(json, "id");
-        json_object_del(json, "ok");
-        return json;
+        text_deinit(&r->head);
+        text_deinit(&r->next);
+        for (size_t i = 0; i < PAGED_LISTS; i++)
+                text_deinit(&r->lists[i]);
 }
+
+/* The number of this list; PAGED_LISTS: it is none. */
+static size_t find_list(const struct reply *r, const struct value *key)
+{
+        size_t i = 0;
+        while (i < PAGED_LISTS && (!r->paged || !r->paged->lists[i] || !value_is_text(key, r->paged->lists[i])))
+                i++;
+        return i;
+}
+
+/* A list of tensors must not mix two generations of a model. */
+static void check_generation(struct reply *r, const void *data, size_t len)
+{
+        struct bytes b = {data, (const unsigned char *)data + len};
+        struct value v;
+        bool found = r->paged && strcmp(r->paged->verb, "show") == 0 && bytes_next(&b, &v) &&
+                     bytes_find(&b, v.number, "models") && bytes_next(&b, &v) && v.kind == VALUE_ARRAY &&
+                     v.number > 0 && bytes_next(&b, &v) && v.kind == VALUE_MAP &&
+                     bytes_find(&b, v.number, "generation") && bytes_next(&b, &v);
+        if (found && r->n_pages == 0)
+                r->generation = v.number;
+        r->replaced = found && v.number != r->generation;
+}
+
+static bool add_items(struct reply *r, size_t list, struct bytes *b)
+{
+        struct text *text = &r->lists[list];
+        struct value v;
+        if (!bytes_next(b, &v) || v.kind != VALUE_ARRAY)
+                return false;
+        for (uint64_t i = 0; i < v.number; i++) {
+                if (text->size > 0)
+                        text_add(text, ",", 1);
+                if (!text_add_value(text, b))
+                        return false;
+        }
+        r->n_items += v.number;
+        return true;
+}
+
+static bool add_key(struct text *head, const struct value *key)
+{
+        if (head->size > 1)
+                text_add(head, ",", 1);
+        bool ok = text_add_string(head, key->data, key->number);
+        text_add(head, ":", 1);
+        return ok;
+}
+
+/* A pair of the reply: what the first page has, and of the others the lists and `next`. */
+static bool add_pair(struct reply *r, const struct value *key, struct bytes *b)
+{
+        size_t list = find_list(r, key);
+        bool first = r->n_pages == 0;
+        if (value_is_text(key, "id") || value_is_text(key, "ok"))
+                return bytes_skip(b);
+        if (r->paged && value_is_text(key, "next"))
+                return text_add_value(&r->next, b);
+        if (list == PAGED_LISTS)
+                return first ? add_key(&r->head, key) && text_add_value(&r->head, b) : bytes_skip(b);
+        if (first) {
+                if (!add_key(&r->head, key))
+                        return false;
+                text_add(&r->head, "[", 1);
+                r->at[list] = r->head.size;
+                text_add(&r->head, "]", 1);
+        }
+        return add_items(r, list, b);
+}
+
+/* Lock held, while the reply is dispatched. */
+static bool add_page(struct reply *r, const void *data, size_t len)
+{
+        struct bytes b = {data, (const unsigned char *)data + len};
+        struct value map, key;
+        r->n_items = r->next.size = 0;
+        check_generation(r, data, len);
+        if (!bytes_next(&b, &map) || map.kind != VALUE_MAP)
+                return false;
+        if (r->n_pages == 0)
+                text_add(&r->head, "{", 1);
+        for (uint64_t i = 0; i < map.number; i++)
+                if (!bytes_next(&b, &key) || key.kind != VALUE_TEXT || !add_pair(r, &key, &b))
+                        return false;
+        if (r->n_pages++ == 0)
+                text_add(&r->head, "}", 1);
+        return b.at == b.end;
+}
+
+static bool has_failed(const struct reply *r)
+{
+        bool failed = r->head.failed || r->next.failed;
+        for (size_t i = 0; i < PAGED_LISTS; i++)
+                failed = failed || r->lists[i].failed;
+        return failed;
+}
+
+/* The list whose place in the head is the next behind this one; PAGED_LISTS: none is left. */
+static size_t next_list(const struct reply *r, size_t done)
+{
+        size_t next = PAGED_LISTS;
+        for (size_t i = 0; i < PAGED_LISTS; i++)
+                if (r->at[i] > done && (next == PAGED_LISTS || r->at[i] < r->at[next]))
+                        next = i;
+        return next;
+}
+
+/* The whole. NULL: no memory. */
+static char *reply_text(const struct reply *r)
+{
+        struct text whole = {0};
+        size_t done = 0, list;
+        for (; (list = next_list(r, done)) < PAGED_LISTS; done = r->at[list]) {
+                text_add(&whole, r->head.data + done, r->at[list] - done);
+                text_add(&whole, r->lists[list].data, r->lists[list].size);
+        }
+        text_add(&whole, r->head.data + done, r->head.size - done);
+        text_add(&whole, "", 1);
+        if (has_failed(r) || whole.failed)
+                text_deinit(&whole);
+        return whole.data;
+}
+
+/* ---- an exchange ---- */
 
 static int check_features(streamer_client *c, const char *verb, const json_t *args)
 {
@@ -100,34 +239,42 @@ static int check_features(streamer_client *c, const char *verb, const json_t *ar
         return rc;
 }
 
-struct subscription {
+struct json_call {
         streamer_client *client;
-        char *subject; /* the client's, once it is accepted */
+        struct reply *reply;
+        char *subject; /* of a subscription: the client's, once it is accepted */
 };
 
-static int subscription_init(struct subscription *s, streamer_client *c, const char *model)
+static bool take_page(struct call *call, const void *data, size_t len)
 {
-        *s = (struct subscription){.client = c, .subject = model ? strdup(model) : NULL};
-        return model && !s->subject ? fail(c, STREAMER_ENOMEM, "subscribe: no memory") : 0;
+        const struct json_call *j = call->arg;
+        return add_page(j->reply, data, len);
+}
+
+static int json_call_init(struct json_call *j, streamer_client *c, struct reply *reply, const char *model)
+{
+        *j = (struct json_call){.client = c, .reply = reply, .subject = model ? strdup(model) : NULL};
+        return model && !j->subject ? fail(c, STREAMER_ENOMEM, "subscribe: no memory") : 0;
 }
 
 /* Lock held, while the reply is dispatched: the first event may be right behind it. */
 static void accept_subscribe(struct call *call, const msgpack_object *reply)
 {
-        struct subscription *s = call->arg;
-        free(s->client->subject);
-        s->client->subject = s->subject;
-        s->client->subscribed = true;
-        s->subject = NULL;
+        struct json_call *j = call->arg;
+        free(j->client->subject);
+        j->client->subject = j->subject;
+        j->client->subscribed = true;
+        j->subject = NULL;
 }
 
-static int call_once(streamer_client *c, const char *verb, const json_t *args, json_t **reply)
+/* Adds a page to the reply. */
+static int call_once(streamer_client *c, const char *verb, const json_t *args, struct reply *reply)
 {
         struct writer w;
-        struct subscription s;
-        struct call call = {.id = channel_next_id(c), .arg = &s};
+        struct json_call j;
+        struct call call = {.id = channel_next_id(c), .take = take_page, .arg = &j};
         bool subscribes = strcmp(verb, "subscribe") == 0;
-        int rc = subscription_init(&s, c, subscribes ? json_string_value(json_object_get(args, "model")) : NULL);
+        int rc = json_call_init(&j, c, reply, subscribes ? json_string_value(json_object_get(args, "model")) : NULL);
         if (rc != 0)
                 return rc;
         if (subscribes)
@@ -137,51 +284,29 @@ static int call_once(streamer_client *c, const char *verb, const json_t *args, j
         rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", verb)
                       : channel_exchange(c, w.buf.data, w.buf.size, &call, deadline_of(c, verb, args));
         writer_deinit(&w);
-        free(s.subject);
+        free(j.subject);
         if (rc != 0)
                 return rc;
-        *reply = reply_json(&call);
         call_deinit(&call);
-        return *reply ? 0 : fail(c, STREAMER_EPROTO, "%s: the daemon's reply cannot be written as JSON", verb);
+        if (has_failed(reply))
+                return fail(c, STREAMER_ENOMEM, "no memory for a reply");
+        return call.taken ? 0 : fail(c, STREAMER_EPROTO, "%s: the daemon's reply cannot be written as JSON", verb);
 }
 
 /* ---- pages ---- */
 
-static json_t *generation_of(const json_t *reply)
+static int call_pages(streamer_client *c, const char *verb, json_t *args, struct reply *reply)
 {
-        return json_object_get(json_array_get(json_object_get(reply, "models"), 0), "generation");
-}
-
-/* A list of tensors must not mix two generations of a model. */
-static bool same_model(const struct paged *p, const json_t *a, const json_t *b)
-{
-        return strcmp(p->verb, "show") != 0 || json_equal(generation_of(a), generation_of(b));
-}
-
-static int add_page(streamer_client *c, const struct paged *p, json_t *whole, const json_t *page)
-{
-        size_t n = 0;
-        if (!same_model(p, whole, page))
-                return fail(c, STREAMER_EFAILED, "show: the model was replaced while it was listed");
-        for (size_t i = 0; i < PAGED_LISTS && p->lists[i]; i++) {
-                json_t *items = json_object_get(page, p->lists[i]);
-                n += json_array_size(items);
-                json_array_extend(json_object_get(whole, p->lists[i]), items);
-        }
-        if (n == 0)
-                return 0; /* the end, whatever its "next" says */
-        json_object_set(whole, "next", json_object_get(page, "next"));
-        return 0;
-}
-
-static int call_paged(streamer_client *c, const struct paged *p, json_t *args, json_t **whole)
-{
-        int rc = call_once(c, p->verb, args, whole);
-        for (json_t *next; rc == 0 && (next = json_object_get(*whole, "next"));) {
-                json_auto_t *page = NULL;
-                json_object_set(args, p->cursor, next);
-                json_object_del(*whole, "next");
-                rc = call_once(c, p->verb, args, &page) ?: add_page(c, p, *whole, page);
+        int rc = call_once(c, verb, args, reply);
+        while (rc == 0 && reply->next.size > 0) {
+                json_t *next = json_loadb(reply->next.data, reply->next.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+                rc = json_object_set_new(args, reply->paged->cursor, next) < 0
+                             ? fail(c, STREAMER_ENOMEM, "no memory for a reply")
+                             : call_once(c, verb, args, reply);
+                if (rc == 0 && reply->replaced)
+                        rc = fail(c, STREAMER_EFAILED, "show: the model was replaced while it was listed");
+                if (reply->n_items == 0)
+                        break; /* the end, whatever its "next" says */
         }
         return rc;
 }
@@ -222,16 +347,27 @@ static int resolve_source(streamer_client *c, const char *verb, json_t *args)
         return rc;
 }
 
-int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply)
+static int call_text(streamer_client *c, const char *verb, json_t *args, char **text)
 {
-        const struct paged *p = find_paged(verb);
+        struct reply reply = {.paged = json_object_get(args, "limit") ? NULL : find_paged(verb)};
         int rc = check_features(c, verb, args);
         if (rc == 0 && has_source(verb))
                 rc = resolve_source(c, verb, args);
-        if (rc != 0)
-                return rc;
-        rc = p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);
-        return missing_model_explain(c, json_string_value(json_object_get(args, "model")), rc);
+        if (rc == 0)
+                rc = call_pages(c, verb, args, &reply);
+        if (rc == 0 && !(*text = reply_text(&reply)))
+                rc = fail(c, STREAMER_ENOMEM, "no memory for a reply");
+        reply_deinit(&reply);
+        return rc == 0 ? 0 : missing_model_explain(c, json_string_value(json_object_get(args, "model")), rc);
+}
+
+int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply)
+{
+        cleanup_free char *text = NULL;
+        int rc = call_text(c, verb, args, &text);
+        if (rc == 0 && !(*reply = json_loads(text, JSON_ALLOW_NUL, NULL)))
+                rc = fail(c, STREAMER_ENOMEM, "no memory for a reply");
+        return rc;
 }
 
 static int dump(streamer_client *c, const json_t *json, char **text)
@@ -242,29 +378,34 @@ static int dump(streamer_client *c, const json_t *json, char **text)
 
 int streamer_call(streamer_client *client, const char *verb, const char *args_json, char **reply_json)
 {
-        json_auto_t *args = NULL, *reply = NULL;
+        json_auto_t *args = NULL;
+        char *reply = NULL;
         int rc = args_client(client, "call")
                          ?: args_text(client, "call", "verb", verb)
                          ?: parse_args(client, verb, args_json, &args)
                          ?: check_verb(client, verb, args)
-                         ?: call_json(client, verb, args, &reply);
-        return rc == 0 && reply_json ? dump(client, reply, reply_json) : rc;
+                         ?: call_text(client, verb, args, &reply);
+        if (rc == 0 && reply_json)
+                *reply_json = reply;
+        else
+                free(reply);
+        return rc;
 }
 
 /* ---- events ---- */
 
 int streamer_subscribe(streamer_client *client, const char *model)
 {
-        struct subscription s = {0};
-        struct call call = {.accept = accept_subscribe, .arg = &s};
+        struct json_call j = {0};
+        struct call call = {.accept = accept_subscribe, .arg = &j};
         struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = model}};
         int rc = args_client(client, "subscribe")
                          ?: (model ? args_text(client, "subscribe", "model", model) : 0)
-                         ?: subscription_init(&s, client, model)
+                         ?: json_call_init(&j, client, NULL, model)
                          ?: channel_call(client, &request, &call, channel_deadline(client));
         if (rc == 0)
                 call_deinit(&call);
-        free(s.subject);
+        free(j.subject);
         return rc;
 }
 
