@@ -162,27 +162,88 @@ void writer_deinit(struct writer *w)
         msgpack_sbuffer_destroy(&w->buf);
 }
 
-static void note(struct writer *w, int rc)
+/* Room for n more bytes; NULL: no memory. A row of a list has a hundred values, so each is written in place. */
+static unsigned char *reserve(struct writer *w, size_t n)
 {
-        if (rc != 0)
-                w->failed = true;
+        msgpack_sbuffer *buf = &w->buf;
+        if (buf->alloc - buf->size < n) {
+                size_t alloc = 2 * buf->alloc + n + MSGPACK_SBUFFER_INIT_SIZE;
+                char *data = realloc(buf->data, alloc);
+                if (data == NULL) {
+                        w->failed = true;
+                        return NULL;
+                }
+                buf->data = data;
+                buf->alloc = alloc;
+        }
+        return (unsigned char *)buf->data + buf->size;
+}
+
+/* A tag and a big-endian number of `bytes` bytes. */
+static void put_head(struct writer *w, unsigned tag, uint64_t number, unsigned bytes)
+{
+        unsigned char *to = reserve(w, 1 + bytes);
+        if (to == NULL)
+                return;
+        to[0] = (unsigned char)tag;
+        for (unsigned i = bytes; i > 0; i--, number >>= 8)
+                to[i] = (unsigned char)number;
+        w->buf.size += 1 + bytes;
+}
+
+static void put_bytes(struct writer *w, const void *data, size_t len)
+{
+        unsigned char *to = reserve(w, len);
+        if (to == NULL || len == 0)
+                return;
+        memcpy(to, data, len);
+        w->buf.size += len;
 }
 
 void writer_append(struct writer *w, const struct writer *values)
 {
         w->failed |= values->failed;
-        if (values->buf.size > 0)
-                note(w, msgpack_sbuffer_write(&w->buf, values->buf.data, values->buf.size));
+        put_bytes(w, values->buf.data, values->buf.size);
+}
+
+/* Of a container: in the tag, if it is below 16. */
+static void put_count(struct writer *w, unsigned small, unsigned tag, size_t n)
+{
+        if (n < 16)
+                put_head(w, small | (unsigned)n, 0, 0);
+        else if (n <= UINT16_MAX)
+                put_head(w, tag, n, 2);
+        else
+                put_head(w, tag + 1, n, 4);
+}
+
+/* Of bytes: `tag` has one byte for it, the next two tags have two and four. */
+static void put_length(struct writer *w, unsigned tag, size_t n)
+{
+        if (n <= UINT8_MAX)
+                put_head(w, tag, n, 1);
+        else if (n <= UINT16_MAX)
+                put_head(w, tag + 1, n, 2);
+        else
+                put_head(w, tag + 2, n, 4);
+}
+
+static void put_text_length(struct writer *w, size_t n)
+{
+        if (n < 32)
+                put_head(w, 0xa0 | (unsigned)n, 0, 0);
+        else
+                put_length(w, 0xd9, n);
 }
 
 void writer_map(struct writer *w, size_t pairs)
 {
-        note(w, msgpack_pack_map(&w->pk, pairs));
+        put_count(w, 0x80, 0xde, pairs);
 }
 
 void writer_array(struct writer *w, size_t n)
 {
-        note(w, msgpack_pack_array(&w->pk, n));
+        put_count(w, 0x90, 0xdc, n);
 }
 
 void writer_key(struct writer *w, const char *key)
@@ -195,42 +256,57 @@ void writer_str(struct writer *w, const char *s)
         if (s)
                 writer_strn(w, s, strlen(s));
         else
-                note(w, msgpack_pack_nil(&w->pk));
+                put_head(w, 0xc0, 0, 0);
 }
 
 void writer_strn(struct writer *w, const char *s, size_t len)
 {
-        note(w, msgpack_pack_str_with_body(&w->pk, s, len));
+        put_text_length(w, len);
+        put_bytes(w, s, len);
 }
 
 void writer_bin(struct writer *w, const void *data, size_t len)
 {
-        note(w, msgpack_pack_bin_with_body(&w->pk, data, len));
+        put_length(w, 0xc4, len);
+        put_bytes(w, data, len);
 }
 
 void writer_u64(struct writer *w, uint64_t v)
 {
-        note(w, msgpack_pack_uint64(&w->pk, v));
+        if (v < 128)
+                put_head(w, (unsigned)v, 0, 0);
+        else if (v <= UINT8_MAX)
+                put_head(w, 0xcc, v, 1);
+        else if (v <= UINT16_MAX)
+                put_head(w, 0xcd, v, 2);
+        else if (v <= UINT32_MAX)
+                put_head(w, 0xce, v, 4);
+        else
+                put_head(w, 0xcf, v, 8);
 }
 
 void writer_i64(struct writer *w, int64_t v)
 {
-        note(w, msgpack_pack_int64(&w->pk, v));
+        w->failed |= msgpack_pack_int64(&w->pk, v) != 0;
 }
 
 void writer_bool(struct writer *w, bool v)
 {
-        note(w, v ? msgpack_pack_true(&w->pk) : msgpack_pack_false(&w->pk));
+        put_head(w, v ? 0xc3 : 0xc2, 0, 0);
 }
 
 void writer_hex(struct writer *w, const unsigned char *data, size_t len)
 {
         static const char digits[] = "0123456789abcdef";
-        note(w, msgpack_pack_str(&w->pk, 2 * len));
+        put_text_length(w, 2 * len);
+        unsigned char *to = reserve(w, 2 * len);
+        if (to == NULL)
+                return;
         for (size_t i = 0; i < len; i++) {
-                char pair[2] = {digits[data[i] >> 4], digits[data[i] & 15]};
-                note(w, msgpack_pack_str_body(&w->pk, pair, 2));
+                to[2 * i] = (unsigned char)digits[data[i] >> 4];
+                to[2 * i + 1] = (unsigned char)digits[data[i] & 15];
         }
+        w->buf.size += 2 * len;
 }
 
 static size_t put_feature(struct writer *w, const char *lacking, const char *feature)

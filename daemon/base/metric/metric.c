@@ -102,6 +102,16 @@ const char *stage_name(enum stage stage)
         return stage_names[stage];
 }
 
+const char *stage_key(enum stage stage)
+{
+        static const char *const keys[] = {
+#define X(name) #name "_ns",
+                STAGES(X)
+#undef X
+        };
+        return keys[stage];
+}
+
 const char *metric_source_name(enum metric_source source)
 {
         return source_names[source];

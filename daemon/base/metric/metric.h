@@ -35,6 +35,7 @@ struct stages {
 };
 
 const char *stage_name(enum stage stage);
+const char *stage_key(enum stage stage); /* of its nanoseconds in a reply: "read_ns" */
 
 static inline void stages_add(struct stages *stages, enum stage of, uint64_t ns)
 {

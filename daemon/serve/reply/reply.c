@@ -57,11 +57,8 @@ static void write_stages(struct writer *w, const void *data)
 {
         const struct generation *g = data;
         writer_map(w, STAGE_COUNT);
-        for (enum stage stage = 0; stage < STAGE_COUNT; stage++) {
-                char key[32];
-                snprintf(key, sizeof(key), "%s_ns", stage_name(stage));
-                writer_ku64(w, key, g->stages.ns[stage]);
-        }
+        for (enum stage stage = 0; stage < STAGE_COUNT; stage++)
+                writer_ku64(w, stage_key(stage), g->stages.ns[stage]);
 }
 
 static void write_key(struct writer *w, const void *data)

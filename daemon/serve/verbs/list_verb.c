@@ -71,7 +71,8 @@ static struct generation **generations_of(struct resident *resident, const char 
                 return NULL;
         resident_each_named(has, resident, name) if (is_listed(has->generation)) all[(*n)++] = has->generation;
         require(*n < most);
-        qsort(all, *n, sizeof(struct generation *), compare_members);
+        if (*n > 1)
+                qsort(all, *n, sizeof(struct generation *), compare_members);
         return all;
 }
 
