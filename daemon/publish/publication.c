@@ -267,7 +267,7 @@ static int round_bytes(const struct publication *p, uint64_t *bytes, struct erro
         return 0;
 }
 
-/* Of this name and device, made as tensors: it serves, or leases hold its memory. */
+/* Of this device, made as tensors, and called so first: it serves, or leases hold its memory. */
 static bool is_kept(const struct publication *p, const struct generation *g)
 {
         bool in_memory = g->state == GENERATION_READY || (generation_drains(g) && g->n_leases > 0);
@@ -280,7 +280,9 @@ static int check_kept(const struct publication *p, struct error *error)
 {
         uint64_t n = 0, oldest = 0;
         unsigned leases = 0;
-        list_each_item (const struct generation, g, &p->publications->loads->resident->generations, link) {
+        resident_each_named(name, p->publications->loads->resident, p->name)
+        {
+                const struct generation *g = name->generation;
                 if (!is_kept(p, g))
                         continue;
                 if (n++ == 0) {

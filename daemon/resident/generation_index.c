@@ -139,6 +139,10 @@ void generation_index_leave_state(struct generation *generation)
         require(resident->n_in_state[generation->state] > 0);
         resident->n_in_state[generation->state]--;
         list_remove(&generation->in_state);
+        if (generation->state == GENERATION_READY && generation->published != NULL) {
+                require(resident->n_published > 0);
+                resident->n_published--;
+        }
         if (generation->state == GENERATION_CACHED) {
                 resident->n_cached -= !is_cached_elsewhere(generation) ? 1 : 0;
                 resident->n_cached_ranks -= generation->n_ranks > 1 ? 1 : 0;
@@ -150,6 +154,10 @@ void generation_index_enter_state(struct generation *generation)
         struct resident *resident = generation->resident;
         resident->n_in_state[generation->state]++;
         list_append(&resident->in_state[generation->state], &generation->in_state);
+        if (generation->state == GENERATION_READY) {
+                resident->n_readied++;
+                resident->n_published += generation->published != NULL ? 1 : 0;
+        }
         if (generation->state == GENERATION_CACHED) {
                 resident->n_cached += !is_cached_elsewhere(generation) ? 1 : 0;
                 resident->n_cached_ranks += generation->n_ranks > 1 ? 1 : 0;

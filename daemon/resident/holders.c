@@ -71,30 +71,33 @@ static bool comes_before(const struct generation *a, const struct generation *b)
         return a->number != b->number ? a->number < b->number : a < b;
 }
 
-/* The next after `last`, the first where that is NULL; NULL after the last. */
-static const struct generation *next_holder(const struct resident *resident, const struct device *device,
-                                            const struct generation *last)
+/* More than fit a message. */
+#define HOLDERS_MAX 32
+
+/* The first of those that hold memory of the device, in order. How many. */
+static size_t find_holders(const struct generation *holders[HOLDERS_MAX], const struct resident *resident,
+                           const struct device *device)
 {
-        const struct generation *next = NULL;
+        size_t n = 0;
         list_each_item (const struct generation, g, &resident->generations, link) {
-                if (g->device != device || g->charged == 0 || (last != NULL && !comes_before(last, g)))
+                if (g->device != device || g->charged == 0 ||
+                    (n == HOLDERS_MAX && !comes_before(g, holders[HOLDERS_MAX - 1])))
                         continue;
-                if (next == NULL || comes_before(g, next))
-                        next = g;
+                n += n < HOLDERS_MAX ? 1 : 0;
+                size_t at = n - 1;
+                for (; at > 0 && comes_before(g, holders[at - 1]); at--)
+                        holders[at] = holders[at - 1];
+                holders[at] = g;
         }
-        return next;
+        return n;
 }
 
 /* What would make the load fit, short of ending leases and other loads. */
 static const char *remedy(const struct resident *resident, const struct device *device, uint64_t needed,
                           uint64_t unused)
 {
-        uint64_t pinned = 0, idle = unused;
-        list_each_item (const struct generation, g, &resident->generations, link) {
-                uint64_t bytes = g->device == device ? g->charged : 0;
-                idle += generation_is_idle(g) ? bytes : 0;
-                pinned += g->state == GENERATION_READY && g->settings.pinned && !generation_is_held(g) ? bytes : 0;
-        }
+        uint64_t pinned = resident->idle[device->number].pinned;
+        uint64_t idle = unused + resident->idle[device->number].bytes;
         if (needed > device_budget(device))
                 return "; more than the whole budget";
         if (idle >= needed)
@@ -106,14 +109,15 @@ int resident_full_error(const struct resident *resident, const struct device *de
                         struct error *error)
 {
         char text[600] = "", model[MODEL_TEXT];
-        const struct generation *g = next_holder(resident, device, NULL);
-        for (; g != NULL; g = next_holder(resident, device, g)) {
-                describe_model(model, g);
+        const struct generation *holders[HOLDERS_MAX];
+        size_t n = find_holders(holders, resident, device), named = 0;
+        for (; named < n; named++) {
+                describe_model(model, holders[named]);
                 if (strlen(text) + strlen(", , ...") + strlen(model) >= sizeof(text))
                         break;
                 format_append(text, sizeof(text), "%s%s", text[0] != '\0' ? ", " : "", model);
         }
-        if (g != NULL)
+        if (named < n)
                 format_append(text, sizeof(text), ", ...");
         uint64_t budget = device_budget(device);
         char want[32], have[32], all[SIZE_TEXT];

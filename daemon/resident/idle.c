@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Idle generations: of each device by value, as they are evicted (unload/evict.h), with the sum of their bytes; and by
- * the time at which they may expire, or be revoked. So a change costs its own place in these, and nothing walks over
- * what is resident to find what is to be evicted or what expires.
+ * What generations count as where memory is needed: of each device those that may be evicted, by value
+ * (unload/evict.h), with the sum of their bytes, and the bytes that are being freed or that a pin alone protects. And
+ * generations by the time at which they may expire, or be revoked. So a change costs its own place in these, and
+ * nothing walks over what is resident to find what is to be evicted, what will be free or what expires.
  *
- * The first is exact: it has those that are generation_is_idle(). The second has the earliest time at which something
- * may be due: a use moves that time later, which is found out when it has come.
+ * Places are exact: place_for() says which one a generation has. Times are the earliest at which something may be due:
+ * a use moves that time later, which is found out when it has come.
  */
 #include "daemon/resident/model.h"
+
+/* A failed load, or a verify, drops its reference soon; one that hangs in the kernel may not. */
+#define HELD_UP_NS (UINT64_C(30) * 1000000000)
 
 static struct generation *by_value(const struct tree_node *node)
 {
@@ -28,6 +32,14 @@ static int compare_values(const struct tree_node *a, const struct tree_node *b)
         return r != 0 ? r : ORDER(x->sequence, y->sequence);
 }
 
+/* The one that was dropped last is the first. */
+static int compare_held(const struct tree_node *a, const struct tree_node *b)
+{
+        const struct generation *x = by_value(a), *y = by_value(b);
+        int r = ORDER(y->idle_since_ns, x->idle_since_ns);
+        return r != 0 ? r : ORDER(x->sequence, y->sequence);
+}
+
 static int compare_deadlines(const struct tree_node *a, const struct tree_node *b)
 {
         const struct generation *x = by_deadline(a), *y = by_deadline(b);
@@ -38,8 +50,10 @@ static int compare_deadlines(const struct tree_node *a, const struct tree_node *
 void idle_init(struct resident *resident)
 {
         require(resident->n_devices <= RESIDENT_DEVICES);
-        for (size_t i = 0; i < RESIDENT_DEVICES; i++)
+        for (size_t i = 0; i < RESIDENT_DEVICES; i++) {
                 tree_init(&resident->idle[i].by_value, compare_values);
+                tree_init(&resident->idle[i].held, compare_held);
+        }
         tree_init(&resident->deadlines, compare_deadlines);
 }
 
@@ -49,31 +63,74 @@ static struct idle *idle_of(const struct generation *g)
         return &g->resident->idle[g->device->number];
 }
 
-static void leave(struct generation *g)
+static enum idle_place place_for(const struct generation *g)
 {
-        struct idle *idle = idle_of(g);
-        if (!tree_is_linked(&g->by_value))
-                return;
-        require(idle->bytes >= g->idle_bytes);
-        idle->bytes -= g->idle_bytes;
-        tree_remove(&idle->by_value, &g->by_value);
+        if (g->state == GENERATION_READY && !generation_is_held(g))
+                return g->settings.pinned ? IDLE_PINNED : IDLE_EVICTABLE;
+        if (g->state == GENERATION_LOADING || g->state == GENERATION_READY || g->n_leases > 0 || g->charged == 0)
+                return IDLE_NOWHERE;
+        return g->refs == 0 || g->state == GENERATION_CACHED ? IDLE_FREEING : IDLE_HELD;
 }
 
-static void set_value(struct generation *g)
+/* NULL: its bytes are not summed up. */
+static uint64_t *sum_of(struct idle *idle, enum idle_place place)
 {
-        struct idle *idle = idle_of(g);
-        bool is_idle = generation_is_idle(g);
-        if (is_idle && tree_is_linked(&g->by_value) && g->idle_bytes == g->charged &&
-            g->idle_priority == g->settings.priority && g->idle_since_ns == g->last_used_ns)
+        return place == IDLE_EVICTABLE ? &idle->bytes
+               : place == IDLE_FREEING ? &idle->freeing
+               : place == IDLE_PINNED  ? &idle->pinned
+                                       : NULL;
+}
+
+/* NULL: it is in none. */
+static struct tree *tree_of(struct idle *idle, enum idle_place place)
+{
+        return place == IDLE_EVICTABLE ? &idle->by_value : place == IDLE_HELD ? &idle->held : NULL;
+}
+
+static void leave(struct generation *g)
+{
+        uint64_t *sum = sum_of(idle_of(g), g->idle_place);
+        struct tree *tree = tree_of(idle_of(g), g->idle_place);
+        require(tree_is_linked(&g->by_value) == (tree != NULL) && (sum == NULL || *sum >= g->idle_bytes));
+        if (sum != NULL)
+                *sum -= g->idle_bytes;
+        if (tree != NULL)
+                tree_remove(tree, &g->by_value);
+        g->idle_place = IDLE_NOWHERE;
+}
+
+static void set_place(struct generation *g)
+{
+        enum idle_place place = place_for(g);
+        uint64_t since = place == IDLE_HELD ? g->dropped_ns : g->last_used_ns;
+        if (place == g->idle_place && g->idle_bytes == g->charged && g->idle_since_ns == since &&
+            g->idle_priority == g->settings.priority)
                 return;
         leave(g);
-        if (!is_idle)
-                return;
+        g->idle_place = (unsigned char)place;
         g->idle_bytes = g->charged;
         g->idle_priority = g->settings.priority;
-        g->idle_since_ns = g->last_used_ns;
-        idle->bytes += g->idle_bytes;
-        tree_insert(&idle->by_value, &g->by_value);
+        g->idle_since_ns = since;
+        uint64_t *sum = sum_of(idle_of(g), place);
+        struct tree *tree = tree_of(idle_of(g), place);
+        if (sum != NULL)
+                *sum += g->idle_bytes;
+        if (tree != NULL)
+                tree_insert(tree, &g->by_value);
+}
+
+uint64_t idle_freeing(const struct resident *resident, const struct device *device, uint64_t now)
+{
+        const struct idle *idle = &resident->idle[device->number];
+        uint64_t sum = idle->freeing;
+        tree_each_item(const struct generation, g, &idle->held, by_value)
+        {
+                require(g->device == device && g->idle_place == IDLE_HELD && g->refs > 0);
+                if (now - g->idle_since_ns >= HELD_UP_NS)
+                        break;
+                sum += g->idle_bytes;
+        }
+        return sum;
 }
 
 uint64_t idle_deadline(const struct generation *g)
@@ -112,7 +169,7 @@ void idle_refresh(struct generation *generation)
 {
         generation_each_rank(g, generation)
         {
-                set_value(g);
+                set_place(g);
                 set_deadline(g);
         }
 }

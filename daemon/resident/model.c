@@ -8,9 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A failed load, or a verify, drops its reference soon; one that hangs in the kernel may not. */
-#define HELD_UP_NS (UINT64_C(30) * 1000000000)
-
 /* Generations that are reaped in one turn of the loop. */
 #define REAP_TURN 64
 
@@ -88,8 +85,9 @@ void resident_capacity_changed(struct resident *resident)
 
 void generation_settings_changed(struct generation *generation)
 {
-        const struct resident *resident = generation->resident;
+        struct resident *resident = generation->resident;
         require(generation->magic == GENERATION_MAGIC);
+        resident->n_changes++;
         idle_refresh(generation);
         if (resident->generation_due != NULL)
                 resident->generation_due(resident->persist, generation);
@@ -108,7 +106,8 @@ void generation_assign_number(struct generation *generation)
 
 static void name_due(const struct model_name *name)
 {
-        const struct resident *resident = name->generation->resident;
+        struct resident *resident = name->generation->resident;
+        resident->n_changes++;
         if (resident->name_due != NULL)
                 resident->name_due(resident->persist, name->text, name->generation->device);
 }
@@ -375,6 +374,7 @@ void generation_uncharge(struct generation *generation)
         require(generation->n_segments == 0);
         generation->device->used -= generation->charged;
         generation->charged = 0;
+        idle_refresh(generation);
         quota_discharge(&generation->quota_charge);
         resident_capacity_changed(generation->resident);
 }
@@ -460,16 +460,6 @@ void generation_vacate(struct generation *generation)
 static bool holds_memory(const struct generation *g)
 {
         return g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
-}
-
-bool generation_is_freeing(const struct generation *generation, uint64_t now)
-{
-        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY ||
-            generation->n_leases > 0)
-                return false;
-        if (generation->state == GENERATION_CACHED)
-                return generation->charged > 0;
-        return generation->refs == 0 || now - generation->dropped_ns < HELD_UP_NS;
 }
 
 /* Dropped, and used by nothing. */

@@ -160,9 +160,10 @@ struct generation {
         struct model_name *last_name; /* that was removed; NULL: none */
         char *source;                 /* canonical */
         struct source_identity identity;
-        struct caller caller;             /* for whom it was loaded */
-        char *pattern;                    /* of the files of ranks; NULL: replicas */
-        struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */
+        struct caller caller; /* for whom it was loaded */
+        char *pattern;        /* of the files of ranks; NULL: replicas */
+        /* It was not loaded: a client made it (daemon/publish); else NULL. Constant while it is ready. */
+        struct published *published;
         struct encryption *encryption;    /* of its files, or of the model that it was made from; NULL: none */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
@@ -192,7 +193,8 @@ struct generation {
         unsigned n_leases;
         unsigned refs; /* of work that may touch the memory: the load, a verify */
         bool releasing;
-        bool queued; /* loading: its load waits for memory */
+        bool queued;              /* loading: its load waits for memory */
+        unsigned char idle_place; /* enum idle_place */
 
         struct model_settings settings;
         uint64_t drained_by_ns; /* draining: it is unloaded by force then; 0: never */
@@ -223,10 +225,21 @@ static inline bool generation_drains(const struct generation *generation)
         return generation->state == GENERATION_DRAINING || generation->state == GENERATION_REVOKED;
 }
 
-/* Generations of one device that may be evicted. */
+/* What a generation counts as where memory is needed (idle.c). */
+enum idle_place {
+        IDLE_NOWHERE,
+        IDLE_EVICTABLE,
+        IDLE_FREEING, /* its memory will be free soon: it is being released, or copied to the host cache */
+        IDLE_HELD,    /* likewise, unless the work that touches it hangs */
+        IDLE_PINNED,  /* it would be evictable if it were unpinned */
+};
+
+/* Those of one device. */
 struct idle {
-        struct tree by_value; /* the least valuable first */
-        uint64_t bytes;
+        struct tree by_value;     /* evictable: the least valuable first */
+        uint64_t bytes;           /* of these */
+        uint64_t freeing, pinned; /* bytes */
+        struct tree held;         /* the one that was dropped last is the first */
 };
 #define RESIDENT_DEVICES 64
 
@@ -241,6 +254,10 @@ struct resident {
          * oldest first. */
         struct list in_state[GENERATION_UNLOADED + 1];
         size_t n_in_state[GENERATION_UNLOADED + 1];
+        uint64_t n_changes; /* of generations and of names: what is derived from them and has seen this number is valid
+                             */
+        size_t n_published; /* of those that are ready */
+        uint64_t n_readied; /* how often one became ready */
         struct tree by_number, by_identity;
         uint64_t n_cached, n_cached_ranks;  /* numbers of cached generations; of these, generations that are ranks */
         struct idle idle[RESIDENT_DEVICES]; /* by device number */
@@ -433,8 +450,6 @@ void generation_release_segments(struct generation *generation);
 void generation_vacate(struct generation *generation);
 /* Sets last_used_ns to now, of all ranks. */
 void generation_used(struct generation *generation);
-/* Its memory will be free soon: it is being released, or held for a moment by work that touches it. */
-bool generation_is_freeing(const struct generation *generation, uint64_t now);
 
 /* It serves from now on; the generations that served its names on its device drain. */
 void generation_ready(struct generation *generation);
@@ -489,6 +504,9 @@ uint64_t idle_deadline(const struct generation *generation);
 struct generation *idle_take_due(struct resident *resident, uint64_t now);
 /* When that is to be called again; UINT64_MAX: not before something changes. */
 uint64_t idle_next_due(const struct resident *resident);
+
+/* Bytes of the device that will be free soon. */
+uint64_t idle_freeing(const struct resident *resident, const struct device *device, uint64_t now);
 
 /* Of model.c: what decides on it has changed, its state, settings, leases, references, last use or charge, or those of
  * one of its ranks. */

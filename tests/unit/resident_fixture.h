@@ -79,6 +79,7 @@ static inline void end(void)
         }
         for (int i = 0; i < 2; i++) {
                 ck_assert_uint_eq(fakes[i].device.used, 0);
+                ck_assert_uint_eq(resident.idle[i].bytes + resident.idle[i].freeing, 0);
                 fake_device_deinit(&fakes[i]);
         }
 }

@@ -28,14 +28,11 @@ static void ledger_make(struct ledger *ledger, const struct resident *resident)
 {
         uint64_t now = now_ns();
         *ledger = (struct ledger){0};
-        for (size_t i = 0; i < resident->n_devices; i++)
-                ledger->unused[i] = device_unused(resident->devices[i]);
-        static const enum generation_state states[] = {GENERATION_CACHED, GENERATION_FAILED, GENERATION_DRAINING,
-                                                       GENERATION_REVOKED};
-        for (size_t i = 0; i < ARRAY_SIZE(states); i++)
-                list_each_item (const struct generation, g, &resident->in_state[states[i]], in_state)
-                        if (generation_is_freeing(g, now))
-                                ledger->freeing[g->device->number] += g->charged;
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *device = resident->devices[i];
+                ledger->unused[device->number] = device_unused(device);
+                ledger->freeing[device->number] = idle_freeing(resident, device, now);
+        }
 }
 
 /* Reserves a request's bytes, as many as there are, those being freed first: unused ones may satisfy a smaller request
