@@ -547,6 +547,7 @@ void load_launch(struct load *load)
         load->id = ++load->loads->last_id;
         list_append(&load->loads->all, &load->link);
         load->loads->n_running++;
+        load->loads->n_background += load->background ? 1 : 0;
         load->advance.run = on_advance;
         loads_check_prefault(load->loads);
         start_step(load, WORK_LANE_CPU);

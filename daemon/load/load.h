@@ -89,6 +89,7 @@ struct load_args {
         const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */
         bool sha256, dry_run;
         bool wait, no_evict;             /* queue for memory; evict nothing */
+        bool background;                 /* its caller begins it when no other load runs */
         struct model_settings retention; /* what it asks for; zeroes: the defaults */
         bool admin;                      /* may change the retention of other users' models */
         bool probe;                      /* by the daemon itself, of a test model (source/probe.c) */
@@ -252,6 +253,7 @@ struct load {
         struct quota_limits limits;
         struct list requests, answers; /* of struct load_request; answers: that have ended */
         bool wait, no_evict;           /* terms of admission: of all requests together (load_relax) */
+        bool background;               /* of its first request */
         bool abandoned;                /* atomic: it has ended; for steps still in flight */
         struct quota_charge charge;    /* until it has ended */
         unsigned priority;             /* its weight where loads share the reader */
@@ -304,7 +306,8 @@ struct load {
 struct loads {
         struct list all;
         unsigned n_running, max_running;
-        bool over; /* the daemon ends: no load begins */
+        unsigned n_background; /* of those that run */
+        bool over;             /* the daemon ends: no load begins */
         uint64_t last_id;
         struct resident *resident;
         const struct sources *sources;

@@ -124,6 +124,7 @@ struct load *load_new(struct loads *loads, const struct load_args *args, struct 
         load->encrypted_only = args->encrypted_only;
         load->wait = args->wait;
         load->no_evict = args->no_evict;
+        load->background = args->background;
         load->caller = *args->caller;
         load->owner = args->owner != NULL ? *args->owner : args->caller->uid;
         load->roots = source_roots_ref(args->roots);

@@ -242,7 +242,9 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         load_set_state(load, state);
         __atomic_store_n(&load->abandoned, true, __ATOMIC_RELAXED);
         load->ended_ns = now_ns();
+        require(load->loads->n_running > 0 && load->loads->n_background <= load->loads->n_running);
         load->loads->n_running--;
+        load->loads->n_background -= load->background ? 1 : 0;
         reader_announce_end(load->loads->reader, &load->announced);
         end_awaiting(load);
         if (admission_withdraw(&load->admission))

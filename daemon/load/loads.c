@@ -11,7 +11,7 @@
 void loads_init(struct loads *loads)
 {
         list_init(&loads->all);
-        loads->n_running = 0;
+        loads->n_running = loads->n_background = 0;
         loads->keyring = keyring_ref(&keyring_none);
 }
 

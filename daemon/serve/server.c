@@ -7,7 +7,6 @@
 #include "daemon/resident/model.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/deferred.h"
-#include "daemon/serve/desired/disk_pins.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
 #include "daemon/serve/verb_task.h"
@@ -121,9 +120,8 @@ static uint64_t each_second(struct server *server)
         again |= admission_tick(server->resident->admission);
         again |= host_cache_tick(server->resident->cache, now_ns());
         again |= loads_check_prefault(server->loads);
-        disk_pins_update(&server->desired);
-        list_each_item (struct conn, conn, &server->conns, link)
-                again |= conn_tick(conn, now_ns());
+        disk_pins_update(&server->disk_pins, &server->desired);
+        again |= conns_tick(&server->turns, now_ns());
         again |= verb_tasks_tick(server, now_ns());
         again |= log_tick();
         manager_send_status(server);
@@ -213,8 +211,10 @@ static void on_changed(struct resident *resident, struct generation *generation,
 
 static void on_stores(struct loads *loads)
 {
-        const struct server *server = loads->context;
-        disk_pins_update(&server->desired);
+        struct server *server = loads->context;
+        server->disk_pins =
+                (struct disk_pins){UINT64_MAX, UINT64_MAX}; /* a source may be stored under another prefix */
+        disk_pins_update(&server->disk_pins, &server->desired);
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
@@ -286,6 +286,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->timed);
         list_init(&server->due);
         list_init(&server->up_to_date);
+        list_init(&server->watching);
         changes_init(&server->model_changes);
         list_init(&server->reloads);
         list_init(&server->queued);

@@ -13,6 +13,7 @@
 #include "daemon/serve/conn/conn.h"
 #include "daemon/serve/conn/turns.h"
 #include "daemon/serve/desired/desired.h"
+#include "daemon/serve/desired/disk_pins.h"
 #include "daemon/serve/desired/scrub.h"
 #include "daemon/serve/events/changes.h"
 #include "daemon/serve/limits.h"
@@ -38,6 +39,7 @@ struct server {
         const struct roles *roles;
         struct loop_cpu loop_cpu;
         struct desired desired;
+        struct disk_pins disk_pins;
         struct reload *reload;                 /* of daemon/config */
         void (*reload_begin)(struct reload *); /* verbs_reloaded() answers */
         /* Adds a row for each key of the configuration. */
@@ -54,6 +56,7 @@ struct server {
         bool decrypted_across_uids; /* likewise those that were decrypted */
         bool publish_cuda_ipc;      /* clients may publish in memory that stays writable */
         uint64_t publish_keep;      /* struct publications */
+        uint64_t n_compared;        /* resident->n_readied when publish_tick() was called last */
         struct resident *resident;
         struct loads *loads;
         struct publications publications;
@@ -88,12 +91,13 @@ struct server {
         struct loop_task answer; /* examines them */
         /* Notification (events.h). */
         struct changes model_changes;
-        struct list due, up_to_date;    /* of struct session */
-        uint64_t progress_round, n_ops; /* watched loads, of all sessions */
-        struct loop_task notify;        /* sends events */
-        struct list queued, started;    /* of struct verb_task */
-        bool starting;                  /* some of the queued ones are being started */
-        uint64_t file_bytes;            /* of transfers (verbs/fetch.c) */
+        struct list due, up_to_date; /* of struct session */
+        struct list watching;        /* of these, by in_watching: those that watch loads */
+        uint64_t progress_round;
+        struct loop_task notify;     /* sends events */
+        struct list queued, started; /* of struct verb_task */
+        bool starting;               /* some of the queued ones are being started */
+        uint64_t file_bytes;         /* of transfers (verbs/fetch.c) */
         uint64_t last_transfer;
         struct quotas users;
         uint64_t n_conns;             /* within the limits */
@@ -118,6 +122,7 @@ struct session {
         uint64_t progress_round;      /* of the server, in which its ops became due last */
         struct list ops;              /* of struct op */
         struct list due_ops;          /* of these, by in_due: to be notified of the progress */
+        struct list in_watching;      /* in server->watching, while it has ops */
         struct lease_owner leases;
         struct list due_leases;   /* of these, by in_due: with an event to be sent */
         struct list publications; /* of struct publication, by in_session */

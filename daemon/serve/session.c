@@ -243,6 +243,7 @@ void session_new_consume_fd(struct server *server, int fd)
         subscriber_init(&session->subscriber);
         list_init(&session->ops);
         list_init(&session->due_ops);
+        list_init(&session->in_watching);
         lease_owner_init(&session->leases);
         list_init(&session->due_leases);
         list_init(&session->publications);

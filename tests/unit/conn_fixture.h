@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fixture of the connection tests: the test drives the client's end of a socket pair, and passes the time to
- * conn_tick.
+ * conns_tick.
  */
 #pragma once
 

@@ -59,6 +59,19 @@ static void out_frame_free(struct out_frame *frame)
         free(frame);
 }
 
+/* Something of it is unsent, or has a time limit. */
+static void need_tick(struct conn *conn)
+{
+        if (list_empty(&conn->in_timed))
+                list_append(&conn->turns->timed, &conn->in_timed);
+}
+
+static void wait_for_frame(struct conn *conn)
+{
+        conn->waiting_since = now_ns();
+        need_tick(conn);
+}
+
 static bool is_queued(const struct conn *conn)
 {
         return !list_empty(&conn->turn.link);
@@ -234,6 +247,7 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         f->done = f->n_fds = 0;
         memcpy(f->data, data, len);
         list_append(&conn->out, &f->link);
+        need_tick(conn);
         quota_adjust(&conn->output, conn->output.amount + len);
         for (size_t i = 0; i < n_fds; i++) {
                 f->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
@@ -354,7 +368,7 @@ static bool conn_process(struct conn *conn, uint64_t until)
         if (is_queued(conn))
                 return false;
         if (conn->waiting_since == 0 && frame_reader_partial(&conn->in))
-                conn->waiting_since = now_ns();
+                wait_for_frame(conn);
         return conn_reads(conn);
 }
 
@@ -416,6 +430,7 @@ static void serve_or_finish(struct conn *conn, uint32_t events, uint64_t until)
         if (conn->state != CONN_ENDED)
                 return;
         list_remove(&conn->turn.link);
+        list_remove(&conn->in_timed);
         conn->magic = 0;
         conn->ops->closed(conn);
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
@@ -451,14 +466,24 @@ void conn_serve(struct turn *turn, uint64_t until_ns)
         serve_or_finish(conn, due, until_ns);
 }
 
-bool conn_tick(struct conn *conn, uint64_t now)
+/* False: nothing of it has a time limit. */
+static bool conn_tick(struct conn *conn, uint64_t now)
 {
+        require(conn->magic == CONN_MAGIC);
         if (!list_empty(&conn->out) && conn->state != CONN_ENDED)
                 flush(conn); /* what the kernel refused for too many descriptors */
         if (conn_reads(conn) && conn->waiting_since != 0 && now > conn->waiting_since &&
             now - conn->waiting_since > conn->limits->frame_timeout_ns)
                 break_framing(conn, STREAMER_EPROTO, "frame: the rest of it did not come in time");
         return conn->waiting_since != 0 || !list_empty(&conn->out);
+}
+
+bool conns_tick(struct turns *turns, uint64_t now)
+{
+        list_each_item_safe (struct conn, conn, &turns->timed, in_timed)
+                if (!conn_tick(conn, now))
+                        list_remove(&conn->in_timed);
+        return !list_empty(&turns->timed);
 }
 
 /* ---- life ---- */
@@ -482,9 +507,10 @@ struct conn *conn_new_consume_fd(struct poll_set *polls, int fd, const struct co
         conn->limits = limits;
         conn->turns = turns;
         list_init(&conn->turn.link);
+        list_init(&conn->in_timed);
         conn->polls = polls;
         conn->poll = (struct polled){.fd = fd, .ready = on_ready};
-        conn->waiting_since = now_ns(); /* for the first frame */
+        wait_for_frame(conn); /* the first one */
         list_init(&conn->out);
         frame_reader_init(&conn->in);
         conn->in.max = CONN_SHORT_FRAME;

@@ -82,8 +82,9 @@ struct conn {
         struct poll_set *polls;
         struct polled poll; /* events 0: it is not polled */
         int fd;
-        struct turn turn; /* its place in its user's queue */
-        uint32_t due;     /* events that it is served for then */
+        struct turn turn;     /* its place in its user's queue */
+        struct list in_timed; /* in turns->timed, while something of it has a time limit, or is unsent */
+        uint32_t due;         /* events that it is served for then */
         struct frame_reader in;
         uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
         struct list out;        /* of struct out_frame */
@@ -141,8 +142,9 @@ void conn_serve(struct turn *turn, uint64_t until_ns);
 /* Ends the connection: at once, or with `flush` when what is queued was sent. */
 void conn_close(struct conn *conn, bool flush);
 
-/* About once a second: ends a client that began a frame and waits. False: nothing of it has a time limit. */
-bool conn_tick(struct conn *conn, uint64_t now);
+/* About once a second: ends clients that began a frame and wait, and sends what the kernel refused. False: nothing has
+ * a time limit. */
+bool conns_tick(struct turns *turns, uint64_t now);
 
 /* Descriptors that the client may not have received yet. Asks the kernel how much the client has not read; the result
  * may include some that the client has just received. */

@@ -68,6 +68,7 @@ void turns_start(struct turns *turns, uv_loop_t *loop, void (*serve)(struct turn
         turns->serve = serve;
         turns->until_ns = 0;
         list_init(&turns->users);
+        list_init(&turns->timed);
         for (size_t i = 0; i < TURN_QUEUES; i++) {
                 turns->queues[i] = (struct turn_queue){.until_ns = 0};
                 list_init(&turns->queues[i].link);

@@ -58,6 +58,7 @@ struct turns {
         struct list users;                     /* of queues; the first one has its turn */
         struct loop_task task;                 /* serves them */
         void (*serve)(struct turn *turn, uint64_t until_ns);
+        struct list timed; /* of struct conn, by in_timed: those that conns_tick() examines */
         uv_check_t polled;
         uint64_t until_ns; /* end of the time for what is served as it is polled; 0: nothing was in this iteration */
 };

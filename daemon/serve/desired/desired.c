@@ -7,12 +7,103 @@
 #include "proto/hub.h"
 
 #define PAUSE_MAX (300 * SECOND)
-#define RESTORED_PER_TICK 32 /* attempts of restored models */
+
+/* ---- what waits ---- */
+
+static struct desired_model *queued(const struct tree_node *node)
+{
+        return container_of(node, struct desired_model, in_queue);
+}
+
+static struct desired_model *ordered(const struct tree_node *node)
+{
+        return container_of(node, struct desired_model, in_order);
+}
+
+/* Where a model is in the list. */
+struct place {
+        enum desired_origin origin;
+        unsigned priority;
+        uint64_t sequence;
+};
+
+static struct place place_of(const struct desired_model *m)
+{
+        return (struct place){m->origin, m->spec.settings.priority, m->sequence};
+}
+
+static int compare_place(const struct place *a, const struct place *b)
+{
+        int r = ORDER(a->origin, b->origin);
+        if (r == 0)
+                r = ORDER(b->priority, a->priority);
+        return r != 0 ? r : ORDER(a->sequence, b->sequence);
+}
+
+static int compare_models(const struct desired_model *a, const struct desired_model *b)
+{
+        const struct place x = place_of(a), y = place_of(b);
+        return compare_place(&x, &y);
+}
+
+static int compare_ordered(const struct tree_node *a, const struct tree_node *b)
+{
+        return compare_models(ordered(a), ordered(b));
+}
+
+static int compare_due(const struct tree_node *a, const struct tree_node *b)
+{
+        return compare_models(queued(a), queued(b));
+}
+
+static int compare_later(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = ORDER(queued(a)->retry_at_ns, queued(b)->retry_at_ns);
+        return r != 0 ? r : compare_due(a, b);
+}
+
+static bool is_listed(const struct desired_model *m)
+{
+        return tree_is_linked(&m->in_order);
+}
+
+/* What is tried at once is due already. */
+static struct tree *queue_of(struct desired_model *m)
+{
+        return m->retry_at_ns == 0 ? &m->desired->due[m->origin] : &m->desired->later;
+}
+
+static void leave_queue(struct desired_model *m)
+{
+        tree_remove(queue_of(m), &m->in_queue);
+}
+
+/* WAITING, in the list, and in no queue. */
+static void enter_queue(struct desired_model *m, uint64_t retry_at_ns)
+{
+        require(m->state == DESIRED_WAITING && is_listed(m) && !tree_is_linked(&m->in_queue));
+        m->retry_at_ns = retry_at_ns;
+        tree_insert(queue_of(m), &m->in_queue);
+}
+
+/* The next attempt is not before then. */
+static void retry_at(struct desired_model *m, uint64_t at_ns)
+{
+        leave_queue(m);
+        enter_queue(m, at_ns);
+}
 
 /* ---- states ---- */
 
+static size_t *count_of(const struct desired_model *m)
+{
+        return &m->desired->n_in_state[m->origin][m->state];
+}
+
+/* One that waits is tried at once, unless retry_at() follows. */
 static void set_state(struct desired_model *m, enum desired_state state)
 {
+        bool listed = is_listed(m);
 #define TO(state) (1u << DESIRED_##state)
         static const unsigned allowed[] = {
                 [DESIRED_WAITING] = TO(RESOLVING) | TO(LOADING) | TO(READY) | TO(GIVEN_UP),
@@ -21,8 +112,14 @@ static void set_state(struct desired_model *m, enum desired_state state)
                 [DESIRED_GIVEN_UP] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
         };
 #undef TO
+        require(!listed || *count_of(m) > 0);
+        *count_of(m) -= listed ? 1 : 0;
+        leave_queue(m);
         change_state(m->state, state, allowed);
         m->retry_at_ns = 0;
+        *count_of(m) += listed ? 1 : 0;
+        if (listed && state == DESIRED_WAITING)
+                enter_queue(m, 0);
 }
 
 static void notify(struct desired *d)
@@ -58,34 +155,38 @@ static struct desired_model *model_new(struct desired *d, enum desired_origin or
         if (m == NULL)
                 return NULL;
         list_init(&m->link);
+        tree_node_init(&m->in_order);
         tree_node_init(&m->by_name);
+        tree_node_init(&m->in_queue);
         list_init(&m->watch.link);
         m->desired = d;
         m->origin = origin;
         return m;
 }
 
-/* Out of the list and the index, in which its place may change. */
+/* Out of the list, the index and its queue, in which its place may change. */
 static void leave(struct desired_model *m)
 {
-        list_remove(&m->link);
+        if (!is_listed(m))
+                return;
+        require(*count_of(m) > 0);
+        m->desired->n_changes++;
+        --*count_of(m);
+        leave_queue(m);
         tree_remove(&m->desired->by_name, &m->by_name);
+        tree_remove(&m->desired->models, &m->in_order);
 }
 
 static void model_free(struct desired_model *m)
 {
-        if (tree_is_linked(&m->by_name))
+        if (is_listed(m))
                 rows_due(m);
         leave(m);
+        list_remove(&m->link);
         load_unwatch(&m->watch);
         model_record_deinit(&m->spec);
         free(m->path);
         free(m);
-}
-
-static bool precedes(const struct desired_model *a, const struct desired_model *b)
-{
-        return a->origin != b->origin ? a->origin < b->origin : a->spec.settings.priority > b->spec.settings.priority;
 }
 
 static struct desired_model *model_of(const struct tree_node *node)
@@ -103,20 +204,20 @@ static int compare_by_name(const struct tree_node *a, const struct tree_node *b)
 {
         const struct desired_model *x = model_of(a), *y = model_of(b);
         int r = strcmp(x->spec.name, y->spec.name);
-        if (r == 0)
-                r = precedes(x, y) ? -1 : precedes(y, x);
-        return r != 0 ? r : ORDER(x->sequence, y->sequence);
+        return r != 0 ? r : compare_models(x, y);
 }
 
 /* Behind its equals. */
 static void insert(struct desired_model *m)
 {
-        struct list *models = &m->desired->models, *next = models;
-        while (next->prev != models && precedes(m, container_of(next->prev, struct desired_model, link)))
-                next = next->prev;
-        list_append(next, &m->link);
+        require(!is_listed(m) && list_empty(&m->link));
         m->sequence = ++m->desired->last_sequence;
+        m->desired->n_changes++;
+        tree_insert(&m->desired->models, &m->in_order);
         tree_insert(&m->desired->by_name, &m->by_name);
+        ++*count_of(m);
+        if (m->state == DESIRED_WAITING)
+                enter_queue(m, m->retry_at_ns);
         rows_due(m);
 }
 
@@ -212,7 +313,7 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         m->error = *error;
         set_state(m, permanent ? DESIRED_GIVEN_UP : DESIRED_WAITING);
         if (!permanent) {
-                m->retry_at_ns = now_ns() + pause;
+                retry_at(m, now_ns() + pause);
                 snprintf(next, sizeof(next), "next in %.1f s", (double)pause / SECOND);
         }
         desired_title(title, m);
@@ -222,10 +323,18 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         notify(m->desired);
 }
 
+/* Another may begin, in a later turn of the loop. */
+static void attempt_ended(struct desired *d, enum desired_origin origin)
+{
+        d->ended[origin]++;
+        wake_post(d->loads->resident->wake, &d->start_next);
+}
+
 static void load_done(struct load_watch *watch, struct load_request *request)
 {
         const struct load *load = request->load;
         struct desired_model *m = container_of(watch, struct desired_model, watch);
+        attempt_ended(m->desired, m->origin);
         const struct error *error = load->state == LOAD_READY ? NULL : &load->error;
         /* From now on the model is desired only on the devices that failed. */
         rows_due(m);
@@ -269,6 +378,7 @@ static void start_load_consume(struct desired_model *m, const char *source)
                                     .sha256 = s->verified,
                                     .wait = restored,
                                     .no_evict = !restored,
+                                    .background = restored,
                                     .retention = s->settings,
                                     .admin = true, /* granted when it was first requested */
                                     .caller = &s->caller,
@@ -283,7 +393,7 @@ static void start_load_consume(struct desired_model *m, const char *source)
                 m->attempts--;
                 set_state(m, DESIRED_WAITING);
                 /* A pause in which each of the others has its turn. */
-                m->retry_at_ns = now_ns() + SECOND + d->n / RESTORED_PER_TICK * (SECOND / 10);
+                retry_at(m, now_ns() + SECOND + d->models.n / DESIRED_RESTORED_AT_ONCE * (SECOND / 10));
         } else {
                 attempt_failed(m, &error);
         }
@@ -301,6 +411,7 @@ static void resolve_run(struct work *work)
 static void resolve_done(struct work *work)
 {
         struct desired_model *m = container_of(work, struct desired_model, work);
+        attempt_ended(m->desired, m->origin); /* where its load begins now, the number under way is reached already */
         if (m->state == DESIRED_REMOVED)
                 model_free(m);
         else if (m->error.code != 0)
@@ -325,30 +436,52 @@ static void attempt_consume(struct desired_model *m)
         work_submit(m->desired->loads->pool, WORK_LANE_HUB, &m->work, resolve_run, resolve_done);
 }
 
+/* Up to n of those that are due. */
+static void start(struct desired *d, enum desired_origin origin, size_t n)
+{
+        struct desired_model *m;
+        for (; n > 0 && (m = tree_item(tree_first(&d->due[origin]), struct desired_model, in_queue)) != NULL; n--)
+                attempt_consume(m);
+}
+
+static size_t count_in_progress(const struct desired *d, enum desired_origin origin)
+{
+        return d->n_in_state[origin][DESIRED_RESOLVING] + d->n_in_state[origin][DESIRED_LOADING];
+}
+
+/* How many more may be under way. */
+static size_t count_free(const struct desired *d, enum desired_origin origin)
+{
+        size_t most = origin == DESIRED_RESTORED ? DESIRED_RESTORED_AT_ONCE : d->limits->preload_loads;
+        size_t n = count_in_progress(d, origin);
+        return n < most ? most - n : 0;
+}
+
+static void on_start_next(struct callback *callback)
+{
+        struct desired *d = container_of(callback, struct desired, start_next);
+        for (enum desired_origin origin = 0; origin < DESIRED_ORIGINS; origin++) {
+                size_t n = count_free(d, origin);
+                n = d->ended[origin] < n ? d->ended[origin] : n;
+                d->ended[origin] = 0;
+                bool others_load = d->loads->n_running > d->loads->n_background;
+                if (!d->closing && (origin == DESIRED_CONFIGURED || !others_load))
+                        start(d, origin, n);
+        }
+}
+
 uint64_t desired_tick(struct desired *d, uint64_t now)
 {
-        uint64_t next = UINT64_MAX;
-        unsigned restored = 0, configured = 0;
-        d->n = 0;
-        list_each_item (const struct desired_model, m, &d->models, link) {
-                configured += m->origin == DESIRED_CONFIGURED && is_in_progress(m);
-                d->n++;
-        }
-        list_each_item_safe (struct desired_model, m, &d->models, link) {
-                if (m->state != DESIRED_WAITING)
-                        continue;
-                next = m->retry_at_ns < next ? m->retry_at_ns : next;
-                if (now < m->retry_at_ns)
-                        continue;
-                if (m->origin == DESIRED_RESTORED && restored < RESTORED_PER_TICK) {
-                        restored++;
-                        attempt_consume(m);
-                } else if (m->origin == DESIRED_CONFIGURED && configured < d->limits->preload_loads) {
-                        attempt_consume(m);
-                        configured += is_in_progress(m);
-                }
-        }
-        return next;
+        struct desired_model *next;
+        while ((next = tree_item(tree_first(&d->later), struct desired_model, in_queue)) != NULL &&
+               next->retry_at_ns <= now)
+                retry_at(next, 0);
+        size_t restored = count_free(d, DESIRED_RESTORED);
+        start(d, DESIRED_RESTORED, restored > 0 ? restored : 1);
+        start(d, DESIRED_CONFIGURED, count_free(d, DESIRED_CONFIGURED));
+        next = tree_item(tree_first(&d->later), struct desired_model, in_queue);
+        /* A configured model that is due waits for the end of another, or for a reload. */
+        return d->due[DESIRED_RESTORED].n > 0 ? now : next != NULL ? next->retry_at_ns : UINT64_MAX;
 }
 
 /* ---- configured models ---- */
@@ -420,7 +553,8 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
         struct list before;
         int r = 0;
         list_init(&before);
-        list_each_item_safe (struct desired_model, m, &d->models, link) {
+        tree_each_item_safe(struct desired_model, m, &d->models, in_order)
+        {
                 rearm(m);
                 if (m->origin == DESIRED_RESTORED)
                         continue;
@@ -438,7 +572,7 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
                         continue;
                 }
                 m->entry = &entries[i];
-                leave(m);
+                list_remove(&m->link);
                 insert(m);
         }
         list_each_item_safe (struct desired_model, m, &before, link) {
@@ -509,8 +643,8 @@ static int compare_rows(const void *a, const void *b)
         return r != 0 ? r : ORDER(x->number, y->number);
 }
 
-/* The oldest first; insert() puts higher priorities before it. */
-static int compare_models(const void *a, const void *b)
+/* The oldest first. */
+static int compare_ages(const void *a, const void *b)
 {
         const struct desired_model *x = *(struct desired_model *const *)a, *y = *(struct desired_model *const *)b;
         int r = ORDER(x->spec.number, y->spec.number);
@@ -580,7 +714,7 @@ void desired_restore(struct desired *d, struct snapshot *snapshot)
                 if (m != NULL)
                         restored[n_restored++] = m;
         }
-        qsort(restored, n_restored, sizeof(struct desired_model *), compare_models);
+        qsort(restored, n_restored, sizeof(struct desired_model *), compare_ages);
         for (size_t i = 0; i < n_restored; i++)
                 insert(restored[i]);
         free(restored);
@@ -612,7 +746,7 @@ void desired_add(struct desired *d, const struct generation *generation, const c
 
 void desired_mark(const struct desired *d)
 {
-        list_each_item (const struct desired_model, m, &d->models, link)
+        desired_each (m, d)
                 rows_due(m);
 }
 
@@ -649,21 +783,23 @@ bool desired_row(const struct desired *d, const char *name, const char *device, 
 void desired_init(struct desired *d, struct loads *loads, const struct limits *limits)
 {
         *d = (struct desired){.loads = loads, .limits = limits};
-        list_init(&d->models);
+        tree_init(&d->models, compare_ordered);
         tree_init(&d->by_name, compare_by_name);
+        tree_init(&d->due[DESIRED_RESTORED], compare_due);
+        tree_init(&d->due[DESIRED_CONFIGURED], compare_due);
+        tree_init(&d->later, compare_later);
+        d->start_next.run = on_start_next;
 }
 
 void desired_close(struct desired *d)
 {
         store_relaxed(&d->closing, true);
-        list_each_item (struct desired_model, m, &d->models, link)
-                load_unwatch(&m->watch);
+        tree_each_item(struct desired_model, m, &d->models, in_order) load_unwatch(&m->watch);
 }
 
 void desired_deinit(struct desired *d)
 {
-        list_each_item_safe (struct desired_model, m, &d->models, link)
-                model_free(m);
+        tree_each_item_safe(struct desired_model, m, &d->models, in_order) model_free(m);
 }
 
 /* ---- queries ---- */
@@ -692,12 +828,30 @@ const struct desired_model *desired_next(const struct desired_model *m)
         return pending_from(tree_next(&m->by_name));
 }
 
+static int compare_with_place(const void *place, const struct tree_node *node)
+{
+        const struct place at = place_of(ordered(node));
+        return compare_place(place, &at);
+}
+
+const struct desired_model *desired_after(const struct desired *d, enum desired_origin origin, unsigned priority,
+                                          uint64_t sequence)
+{
+        const struct place next = {origin, priority, sequence + 1};
+        return tree_item(tree_from(&d->models, &next, compare_with_place), const struct desired_model, in_order);
+}
+
+size_t desired_count(const struct desired *d, enum desired_origin origin)
+{
+        size_t n = 0;
+        for (enum desired_state state = 0; state < DESIRED_STATES; state++)
+                n += d->n_in_state[origin][state];
+        return n;
+}
+
 bool desired_pending(const struct desired *d, enum desired_origin origin)
 {
-        list_each_item (const struct desired_model, m, &d->models, link)
-                if (m->origin == origin && m->state != DESIRED_READY)
-                        return true;
-        return false;
+        return desired_count(d, origin) > d->n_in_state[origin][DESIRED_READY];
 }
 
 bool desired_failed(const struct desired_model *m)
@@ -772,6 +926,7 @@ bool desired_pin(struct desired *d, const char *name, bool pin)
                 if (!is_pending(m))
                         continue;
                 m->spec.settings.pinned = pin;
+                d->n_changes++;
                 if (m->origin == DESIRED_RESTORED && !pin)
                         settle_consume(m, false);
                 found = true;

@@ -14,11 +14,12 @@
  *
  *   RESOLVING > REMOVED from the configuration: freed when the worker returns
  *
- * A tick starts the attempts that are due: of configured models a few at a time, of restored ones as many as the
- * limits allow; restored ones before configured ones, then by priority. One retry policy applies to both: storage
- * recovers and memory is freed, so an attempt that fails is repeated after a pause that doubles up to five minutes. An
- * invalid or unsupported request is not repeated before the next reload. An attempt that a limit on concurrent loads
- * refuses does not count.
+ * A tick starts the attempts that are due, until a number of them is under way, and at least one restored model, so
+ * that a source that hangs delays the others and does not stop them; restored ones before configured ones, then by
+ * priority. When an attempt ends, the next one of its kind begins at once; of restored models only while no other load
+ * runs. One retry policy applies to both: storage recovers and memory is freed, so an attempt that fails is repeated
+ * after a pause that doubles up to five minutes. An invalid or unsupported request is not repeated before the next
+ * reload. An attempt that a limit on concurrent loads refuses does not count.
  *
  * Replicas that fail alone are retried alone. A configured model that was READY is not loaded again when it is
  * unloaded, and it evicts nothing. A restored model leaves the list instead of becoming READY, or when a client
@@ -40,15 +41,21 @@ enum desired_state {
         DESIRED_READY,
         DESIRED_GIVEN_UP,
         DESIRED_REMOVED,
+        DESIRED_STATES,
 };
 
-enum desired_origin { DESIRED_RESTORED, DESIRED_CONFIGURED };
+enum desired_origin { DESIRED_RESTORED, DESIRED_CONFIGURED, DESIRED_ORIGINS };
+
+/* Restored models that are loaded at once, beside those that a tick begins nevertheless. */
+#define DESIRED_RESTORED_AT_ONCE 32
 
 /* Read-only for other modules. */
 struct desired_model {
-        struct list link;         /* in desired->models, by origin, priority and sequence */
-        struct tree_node by_name; /* in desired->by_name: by name, then in that order */
-        uint64_t sequence;        /* ascending */
+        struct tree_node in_order; /* in desired->models, by origin, priority and sequence */
+        struct tree_node by_name;  /* in desired->by_name: by name, then in that order */
+        struct tree_node in_queue; /* WAITING: in desired->due, or ->later */
+        struct list link;          /* of those of the configuration before, while the next one is set */
+        uint64_t sequence;         /* ascending */
         struct desired *desired;
         enum desired_origin origin;
         enum desired_state state;
@@ -67,11 +74,16 @@ struct desired_model {
 struct desired {
         struct loads *loads;
         const struct limits *limits; /* preload_loads, preload_retry_ns */
-        struct list models;
-        struct tree by_name;
-        size_t n; /* at the last tick */
+        struct tree models, by_name;
+        size_t n_in_state[DESIRED_ORIGINS][DESIRED_STATES]; /* of these */
+        /* Those that wait: whose time has come, in the order of models; and the others, by the time of their attempt.
+         */
+        struct tree due[DESIRED_ORIGINS], later;
+        unsigned ended[DESIRED_ORIGINS]; /* attempts, since the last of start_next */
+        struct callback start_next;      /* begins as many */
         uint64_t last_sequence;
-        bool closing; /* atomic: desired_close() */
+        uint64_t n_changes; /* of the list, and of pins */
+        bool closing;       /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
         int (*allow)(struct desired *desired, struct load_args *request, struct quota_limits *limits,
@@ -112,7 +124,15 @@ const struct desired_model *desired_find(const struct desired *desired, const ch
 /* In the order of names, those that are not READY: the first from this name on, and the next one. */
 const struct desired_model *desired_from(const struct desired *desired, const char *name);
 const struct desired_model *desired_next(const struct desired_model *model);
-/* Whether any of this origin is not READY. */
+/* All, by origin, then by falling priority, then by sequence: those that follow a place in this order. */
+#define desired_each(m, desired) tree_each_item(const struct desired_model, m, &(desired)->models, in_order)
+const struct desired_model *desired_after(const struct desired *desired, enum desired_origin origin, unsigned priority,
+                                          uint64_t sequence);
+#define desired_each_from(m, first)                                                                                    \
+        for (const struct desired_model *m = (first); m != NULL;                                                       \
+             m = tree_item(tree_next(&m->in_order), const struct desired_model, in_order))
+/* How many there are of this origin, and whether any of them is not READY. */
+size_t desired_count(const struct desired *desired, enum desired_origin origin);
 bool desired_pending(const struct desired *desired, enum desired_origin origin);
 bool desired_failed(const struct desired_model *model);
 /* For logs: the name if it was given, else the redacted source. */

@@ -22,21 +22,23 @@ static void add(struct pins *pins, const char *source)
         pins->v[pins->n++] = prefix;
 }
 
-void disk_pins_update(const struct desired *desired)
+void disk_pins_update(struct disk_pins *made, const struct desired *desired)
 {
         struct disk_cache *disk = desired->loads->sources->disk;
+        const struct disk_pins now = {desired->loads->resident->n_changes, desired->n_changes};
         struct pins pins = {.n = 0};
-        if (disk == NULL)
+        if (disk == NULL || (made->resident == now.resident && made->desired == now.desired))
                 return;
         list_each_item (const struct generation, g, &desired->loads->resident->generations, link)
                 list_each_item (const struct model_name, n, &g->names, link)
                         if (g->settings.pinned && g->state != GENERATION_FAILED)
                                 add(&pins, model_name_source(n));
-        list_each_item (const struct desired_model, m, &desired->models, link)
+        desired_each (m, desired)
                 if (m->spec.settings.pinned && m->state != DESIRED_REMOVED)
                         add(&pins, m->spec.source);
         if (!pins.failed) {
                 disk_cache_set_pins(disk, pins.v, pins.n);
+                *made = now;
                 return;
         }
         for (size_t i = 0; i < pins.n; i++)

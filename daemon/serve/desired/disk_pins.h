@@ -7,5 +7,11 @@
 
 #include "daemon/serve/desired/desired.h"
 
-/* About once a second. Does nothing without a disk cache; where there is no memory, the pins stay as they were. */
-void disk_pins_update(const struct desired *desired);
+/* What they were made of last. */
+struct disk_pins {
+        uint64_t resident, desired; /* their `n_changes` */
+};
+
+/* About once a second, and when the stores change. Does nothing without a disk cache, or a change; where there is no
+ * memory, the pins stay as they were. */
+void disk_pins_update(struct disk_pins *made, const struct desired *desired);

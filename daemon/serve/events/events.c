@@ -129,7 +129,8 @@ struct op *op_new(struct session *session, struct load_request *request, uint64_
         op->id = id;
         list_init(&op->in_due);
         list_append(&session->ops, &op->link);
-        session->server->n_ops++;
+        if (list_empty(&session->in_watching))
+                list_append(&session->server->watching, &session->in_watching);
         load_watch(request, &op->watch, NULL);
         return op;
 }
@@ -139,7 +140,8 @@ static void op_free(struct op *op)
         require(op->magic == OP_MAGIC);
         list_remove(&op->link);
         list_remove(&op->in_due);
-        op->session->server->n_ops--;
+        if (list_empty(&op->session->ops))
+                list_remove(&op->session->in_watching);
         load_unwatch(&op->watch);
         quota_discharge(&op->charge);
         op->magic = 0;
@@ -155,6 +157,8 @@ void op_send(struct op *op)
         require(op->magic == OP_MAGIC && request != NULL);
         load_progress(load, &p);
         p.state = load_request_state(request);
+        op->sent_state = p.state;
+        op->sent_restarts = p.restarts;
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
         bool evicted = load_ended(p.state) && load->n_evictions > 0;
         const struct source_notes *notes = reply_notes(p.state == LOAD_READY ? load->targets[0].generation : NULL);
@@ -275,6 +279,14 @@ static void begin_round(struct session *session)
                         list_append(&session->due_ops, &op->in_due);
 }
 
+/* It waited for memory when its client was notified last, and still does. */
+static bool still_waits(const struct op *op)
+{
+        const struct load_request *request = op->watch.request;
+        return op->sent_state == LOAD_QUEUED && load_request_state(request) == LOAD_QUEUED &&
+               op->sent_restarts == request->load->restarts;
+}
+
 /* False: each op was notified in this round. */
 static bool send_next_progress(struct session *session)
 {
@@ -284,7 +296,7 @@ static bool send_next_progress(struct session *session)
         if (op == NULL)
                 return false;
         list_remove(&op->in_due);
-        if (op->watch.request->end_number == 0)
+        if (op->watch.request->end_number == 0 && !still_waits(op))
                 op_send(op);
         return true;
 }
@@ -292,11 +304,14 @@ static bool send_next_progress(struct session *session)
 /* A round begins when all sessions are up to date, so with many of them each is notified less often. */
 bool events_progress(struct server *server)
 {
-        if (server->n_ops > 0 && list_empty(&server->due)) {
+        if (list_empty(&server->due)) {
                 server->progress_round++;
-                mark_all(server);
+                list_each_item (struct session, session, &server->watching, in_watching) {
+                        require(!list_empty(&session->ops));
+                        events_mark(session);
+                }
         }
-        return server->n_ops > 0;
+        return !list_empty(&server->watching);
 }
 
 /* ---- the task ---- */

@@ -9,7 +9,8 @@
  *   states      of models: a position in the order of changes (changes.h)
  *   ends        of watched loads: an ended one stays until its ops are notified
  *   leases      of which tensors arrive, or that are revoked: session->due_leases
- *   progress    ops that were not notified in this round of a timer: session->due_ops
+ *   progress    ops that were not notified in this round of a timer: session->due_ops; of a load that waits for
+ *               memory there is no progress
  *
  * A client is sent events only while nothing is unsent to it, so one that does not read has one of them queued, and
  * later receives the latest state of each. There are two exceptions: an end is always sent, since its client requested
@@ -45,6 +46,9 @@ struct op {
         struct quota_charge charge;
         uint64_t id;
         uint64_t request; /* of a load that attaches, which is answered later; else 0 */
+        /* Of the last event. */
+        enum load_state sent_state;
+        uint64_t sent_restarts;
 };
 
 /* STREAMER_ELIMIT: the client, or its user, watches as many loads as it may. */

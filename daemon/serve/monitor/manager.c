@@ -4,6 +4,7 @@
 #include "daemon/base/sys/systemd.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #define LOADS_NAMED 3u
@@ -36,19 +37,15 @@ static size_t add_loads(char line[STATUS_MAX], const struct loads *loads)
 static void add_preload(char line[STATUS_MAX], const struct desired *desired)
 {
         char first[REDACTED_SOURCE];
-        size_t n = 0, n_ready = 0, n_failed = 0;
-        list_each_item (const struct desired_model, m, &desired->models, link) {
-                if (m->origin != DESIRED_CONFIGURED)
-                        continue;
-                n++;
-                if (m->state == DESIRED_READY)
-                        n_ready++;
-                else if ((desired_failed(m) || m->attempts > 1) && n_failed++ == 0)
-                        desired_title(first, m);
-        }
-        if (n_ready == n)
+        size_t n_failed = 0;
+        if (!desired_pending(desired, DESIRED_CONFIGURED))
                 return;
-        format_append(line, STATUS_MAX, "; preload: %zu of %zu ready", n_ready, n);
+        desired_each_from (m, desired_after(desired, DESIRED_CONFIGURED, UINT_MAX, 0))
+                if (m->state != DESIRED_READY && (desired_failed(m) || m->attempts > 1) && n_failed++ == 0)
+                        desired_title(first, m);
+        format_append(line, STATUS_MAX, "; preload: %zu of %zu ready",
+                      desired->n_in_state[DESIRED_CONFIGURED][DESIRED_READY],
+                      desired_count(desired, DESIRED_CONFIGURED));
         if (n_failed > 0)
                 format_append(line, STATUS_MAX, ", %zu failed (%.250s)", n_failed, first);
 }

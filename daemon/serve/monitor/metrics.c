@@ -59,7 +59,7 @@ static void write_desired(FILE *out, const struct desired *desired)
         static const char *const states[] = {"waiting", "loading", "ready", "failed"};
         for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
                 unsigned n = 0;
-                list_each_item (const struct desired_model, m, &desired->models, link)
+                desired_each (m, desired)
                         n += strcmp(desired_state_name(m), states[i]) == 0;
                 metric_sample(out, METRIC_DESIRED, states[i], n);
         }

@@ -203,8 +203,9 @@ static void on_closed(struct session *session)
 
 static bool tick(struct server *server)
 {
-        list_each_item (struct conn, conn, &server->conns, link)
-                fetch_expire_transfers(conn->context, now_ns());
+        if (server->file_bytes > 0)
+                list_each_item (struct conn, conn, &server->conns, link)
+                        fetch_expire_transfers(conn->context, now_ns());
         publish_tick(server);
         return server->file_bytes > 0;
 }

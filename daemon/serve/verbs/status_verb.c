@@ -117,6 +117,16 @@ static struct writer *begin_row(struct status_rows *rows, enum status_list list,
         return &rows->lists[list].w;
 }
 
+/* The first desired model behind the last row. */
+static const struct desired_model *first_desired(const struct desired *desired, const struct status_rows *rows)
+{
+        static const enum desired_origin origins[] = {
+                [STATUS_RESTORING] = DESIRED_RESTORED, [STATUS_PRELOAD] = DESIRED_CONFIGURED};
+        if (rows->list == STATUS_LOADS)
+                return desired_after(desired, DESIRED_RESTORED, UINT_MAX, 0);
+        return desired_after(desired, origins[rows->list], rows->priority, rows->sequence);
+}
+
 /* Further pages are of rows alone. */
 int verb_status(struct session *session, struct request *request, struct error *error)
 {
@@ -139,11 +149,12 @@ int verb_status(struct session *session, struct request *request, struct error *
                 if (row != NULL)
                         write_load(row, load);
         }
-        list_each_item (const struct desired_model, m, &server->desired.models, link) {
+        desired_each_from (m, first_desired(&server->desired, &rows)) {
                 enum status_list list = m->origin == DESIRED_RESTORED ? STATUS_RESTORING : STATUS_PRELOAD;
                 struct writer *row = begin_row(&rows, list, m->spec.settings.priority, m->sequence);
-                if (row != NULL)
-                        write_desired(row, m, now_ns());
+                if (row == NULL)
+                        break;
+                write_desired(row, m, now_ns());
         }
         snprintf(next, sizeof(next), "%u:%u:%" PRIu64, rows.list, rows.priority, rows.sequence);
         work_pool_count(server->loads->pool, &threads, &stuck);

@@ -105,6 +105,51 @@ TEST(progress_counts_bytes_in_place)
         ck_assert_str_eq(p.state, "ready");
 }
 
+static bool is_op(const struct wire *w, uint64_t op)
+{
+        const msgpack_object *frame = &w->reply.unpacked.data;
+        return object_str_eq(frame, "event", "op") && wire_number(w, "op") == op;
+}
+
+static uint64_t watch(struct wire *w, const char *source, const char *name)
+{
+        struct request load = {
+                .verb = VERB_load, .id = 1, .u.load = {.source = source, .name = name, .watch = true, .wait = true}};
+        ck_assert(wire_request(w, &load));
+        wire_reply_ok(w);
+        return wire_number(w, "op");
+}
+
+/* It is said once that the load waits, while another one is reported on in each round. */
+TEST(a_load_that_waits_for_memory_reports_no_progress)
+{
+        enum { ROUNDS = 5 };
+        struct wire w;
+        uint64_t bytes = 60 * MIB;
+        struct model *large = model_new(78);
+        char *path = suite_path("root/large.safetensors");
+        model_add(large, "t", "U8", &bytes, 1);
+        model_write(large, path);
+        paused_load_start("m");
+        wire_connect(&w, &test_daemon);
+        uint64_t reading = watch(&w, paused.hang.path, "m");
+        uint64_t waiting = watch(&w, path, "large"); /* last: its events follow this reply */
+        do
+                wire_next(&w);
+        while (!is_op(&w, waiting) || !object_str_eq(&w.reply.unpacked.data, "state", "queued"));
+        for (unsigned rounds = 0; rounds < ROUNDS;) {
+                wire_next(&w);
+                ck_assert(!is_op(&w, waiting));
+                rounds += is_op(&w, reading);
+        }
+        fuse_file_release(&paused.hang);
+        do
+                wire_next(&w);
+        while (!is_op(&w, waiting) || !object_str_eq(&w.reply.unpacked.data, "state", "ready"));
+        wire_close(&w);
+        unlink(path);
+}
+
 /* More of them than a connection may have waiting, which is read on all the same. */
 TEST(a_waiting_attach_is_answered_at_its_timeout)
 {

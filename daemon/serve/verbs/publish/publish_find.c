@@ -78,22 +78,41 @@ static void drop_stale(struct generation *g)
 
 /* Another version of the base was loaded from the same source, later than it was published: numbers ascend, also over
  * restarts, and an older version that is still resident has a lower one. */
-static bool is_replaced(const struct resident *resident, const struct generation *published)
+static bool replaces(const struct generation *g, const struct generation *published)
 {
         const struct published_base *base = &published->published->base;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_READY && g->has_identity && g->number > published->number &&
-                    base->source != NULL && strcmp(g->source, base->source) == 0 &&
-                    memcmp(&g->identity, &base->identity, sizeof(base->identity)) != 0)
+        return g->published == NULL && g->has_identity && g->number > published->number && base->source != NULL &&
+               strcmp(g->source, base->source) == 0 &&
+               memcmp(&g->identity, &base->identity, sizeof(base->identity)) != 0;
+}
+
+/* By one of the last n that became ready. */
+static bool is_replaced(const struct generation *published, uint64_t n)
+{
+        const struct list *ready = &published->resident->in_state[GENERATION_READY];
+        require(published->state == GENERATION_READY);
+        for (const struct list *pos = ready->prev; pos != ready && n > 0; pos = pos->prev, n--)
+                if (replaces(container_of(pos, struct generation, in_state), published))
                         return true;
         return false;
 }
 
+/* Of two that were ready at the last call, neither has changed since. */
 void publish_tick(struct server *server)
 {
-        list_each_item_safe (struct generation, g, &server->resident->generations, link)
-                if (g->state == GENERATION_READY && g->published != NULL && is_replaced(server->resident, g))
+        struct list *ready = &server->resident->in_state[GENERATION_READY];
+        uint64_t n = server->resident->n_readied - server->n_compared,
+                 n_old = server->resident->n_in_state[GENERATION_READY];
+        server->n_compared = server->resident->n_readied;
+        if (n == 0 || server->resident->n_published == 0)
+                return;
+        n_old -= n < n_old ? n : n_old;
+        list_each_item_safe (struct generation, g, ready, in_state) {
+                bool is_old = n_old > 0;
+                n_old -= is_old ? 1 : 0;
+                if (g->published != NULL && is_replaced(g, is_old ? n : UINT64_MAX))
                         drop_stale(g);
+        }
 }
 
 /* ---- the outcome ---- */

@@ -326,7 +326,7 @@ TEST(sending_to_a_closing_connection_has_no_effect)
         conn_close(conn, false);
         reply(16, 'x', NULL, 0);
         conn_block(conn, CONN_BLOCK_REQUESTS, true);
-        conn_tick(conn, now_ns() + 100 * SECOND);
+        conns_tick(&turns, now_ns() + 100 * SECOND);
         core_until(closed);
 }
 

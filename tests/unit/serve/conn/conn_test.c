@@ -224,22 +224,22 @@ TEST(an_incomplete_frame_has_a_deadline)
         core_settle();
         uint64_t since = conn->waiting_since;
         ck_assert_uint_gt(since, 0);
-        conn_tick(conn, since + 9 * SECOND);
+        conns_tick(&turns, since + 9 * SECOND);
         core_settle();
         ck_assert(!closed);
         send_bytes(data + n - 1, 1);
         core_until(frames == 2);
-        conn_tick(conn, since + 3600 * SECOND);
+        conns_tick(&turns, since + 3600 * SECOND);
         core_settle();
         ck_assert(!closed);
 }
 
 TEST(a_silent_client_is_closed)
 {
-        conn_tick(conn, conn->waiting_since + 9 * SECOND);
+        conns_tick(&turns, conn->waiting_since + 9 * SECOND);
         core_settle();
         ck_assert(!closed);
-        conn_tick(conn, now_ns() + 11 * SECOND);
+        conns_tick(&turns, now_ns() + 11 * SECOND);
         ends_with_error("did not come in time");
 }
 
@@ -247,7 +247,7 @@ TEST(an_idle_client_between_frames_may_be_idle_for_ever)
 {
         send_frame("hello");
         core_until(frames == 1);
-        conn_tick(conn, now_ns() + 100000 * SECOND);
+        conns_tick(&turns, now_ns() + 100000 * SECOND);
         core_settle();
         ck_assert(!closed);
 }
@@ -260,7 +260,7 @@ TEST(slowly_sent_bytes_do_not_extend_the_deadline)
                 send_bytes(data + i, 1);
                 core_settle();
         }
-        conn_tick(conn, now_ns() + 11 * SECOND);
+        conns_tick(&turns, now_ns() + 11 * SECOND);
         ends_with_error("did not come in time");
 }
 
@@ -276,7 +276,7 @@ TEST(a_held_client_is_neither_read_nor_timed)
         send_frame("two");
         core_until(frames == 1);
         core_settle();
-        conn_tick(conn, now_ns() + 100 * SECOND);
+        conns_tick(&turns, now_ns() + 100 * SECOND);
         core_settle();
         ck_assert(!closed);
         ck_assert_uint_eq(frames, 1);
@@ -300,7 +300,7 @@ TEST(a_held_client_is_not_charged_for_the_time_it_could_not_send)
         send_bytes(data + m - 1, 1);
         on_frame = NULL;
         conn_block(conn, CONN_BLOCK_REQUESTS, false);
-        conn_tick(conn, now_ns()); /* before the loop has looked */
+        conns_tick(&turns, now_ns()); /* before the loop has looked */
         core_until(frames == 2 || closed);
         ck_assert_str_eq(bodies, "one|two|");
 }

@@ -7,6 +7,8 @@
 
 #include "daemon/serve/desired/desired.h"
 
+#include <limits.h>
+
 #define FAR (UINT64_MAX / 2) /* a time at which everything is due */
 
 static const struct limits desired_limits = {.preload_loads = 1, .preload_retry_ns = SECOND};
@@ -80,8 +82,8 @@ static void end(void)
 
 static const struct desired_model *the_model(void)
 {
-        ck_assert_uint_eq(list_length(&desired.models), 1);
-        return container_of(desired.models.next, struct desired_model, link);
+        ck_assert_uint_eq(desired.models.n, 1);
+        return container_of(tree_first(&desired.models), struct desired_model, in_order);
 }
 
 /* One more try, to its end. */
@@ -127,7 +129,7 @@ TEST(a_failure_is_retried_for_ever_at_most_five_minutes_apart)
         }
         small_file("nowhere.safetensors", 1);
         try_once();
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
         serves_small(resident_ready(&resident, "m"), 1);
         ck_assert(resident_ready(&resident, "m")->settings.pinned);
         unlink(nowhere());
@@ -226,7 +228,100 @@ TEST(each_iteration_begins_a_bounded_number_of_loads)
                         ck_assert_str_ne(asked[i], asked[k]);
         desired_tick(&desired, now_ns() + 2 * SECOND);
         ck_assert_uint_eq(n_asked, MODELS + TURN);
-        ck_assert_uint_eq(list_length(&desired.models), MODELS);
+        ck_assert_uint_eq(desired.models.n, MODELS);
+}
+
+static void knew_many(size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                knew(format_text("m%02zu", i), nowhere(), ONE_DEVICE);
+}
+
+/* As many at once as a tick begins. */
+static void allow_many_loads(void)
+{
+        loads.max_running = 2 * DESIRED_RESTORED_AT_ONCE;
+}
+
+/* Without a second tick, though each of them fails. */
+TEST(the_end_of_an_attempt_begins_the_next)
+{
+        enum { MODELS = 100 };
+        allow_many_loads();
+        knew_many(MODELS);
+        restart();
+        desired_tick(&desired, now_ns());
+        ck_assert_uint_eq(desired.due[DESIRED_RESTORED].n, MODELS - DESIRED_RESTORED_AT_ONCE);
+        core_until(desired.later.n == MODELS);
+        desired_each (m, &desired)
+                ck_assert_uint_eq(m->attempts, 1);
+}
+
+TEST(restored_models_leave_the_processors_to_other_loads)
+{
+        enum { MODELS = 100 };
+        struct watched w;
+        gate_init(&others[0].alloc, false);
+        start_on(&w, small_file("small.safetensors", 1), ON("one"), NULL);
+        core_until(w.load->state == LOAD_ALLOCATING);
+        allow_many_loads();
+        knew_many(MODELS);
+        restart();
+        desired_tick(&desired, now_ns());
+        core_until(desired.later.n == DESIRED_RESTORED_AT_ONCE && !desired.start_next.posted);
+        ck_assert_uint_eq(desired.due[DESIRED_RESTORED].n, MODELS - DESIRED_RESTORED_AT_ONCE);
+        desired_tick(&desired, now_ns());
+        core_until(desired.later.n == 2 * DESIRED_RESTORED_AT_ONCE);
+        gate_open(&others[0].alloc);
+        ends(&w, LOAD_READY);
+}
+
+/* What hangs delays the others by some ticks each. */
+TEST(a_tick_begins_one_restored_model_at_least)
+{
+        enum { MODELS = 34 };
+        load_hold_lane(nowhere());
+        allow_many_loads();
+        knew_many(MODELS);
+        restart();
+        for (size_t n = DESIRED_RESTORED_AT_ONCE; n <= MODELS; n++) {
+                ck_assert_uint_eq(desired_tick(&desired, 0) == UINT64_MAX, n == MODELS);
+                ck_assert_uint_eq(desired.n_in_state[DESIRED_RESTORED][DESIRED_LOADING], n);
+        }
+        load_release_held();
+        core_until(desired.later.n == MODELS);
+}
+
+TEST(configured_models_are_loaded_one_after_the_other)
+{
+        struct model_record entries[3] = {{.source = nowhere()}, {.source = nowhere()}, {.source = nowhere()}};
+        struct error error = {0};
+        desired_init(&desired, &loads, &desired_limits);
+        for (size_t i = 0; i < ARRAY_SIZE(entries); i++) {
+                entries[i].name = format_text("m%zu", i);
+                ck_assert_int_eq(model_record_add_device(&entries[i], "uuid-0", false), 0);
+        }
+        ck_assert_int_eq(desired_configure(&desired, entries, ARRAY_SIZE(entries), &error), 0);
+        ck_assert(desired_pending(&desired, DESIRED_CONFIGURED));
+        ck_assert_uint_eq(desired_tick(&desired, now_ns()), UINT64_MAX);
+        ck_assert_uint_eq(desired.n_in_state[DESIRED_CONFIGURED][DESIRED_LOADING], 1);
+        core_until(desired.later.n == ARRAY_SIZE(entries));
+        ck_assert_uint_eq(desired_count(&desired, DESIRED_CONFIGURED), ARRAY_SIZE(entries));
+}
+
+TEST(the_order_of_models_continues_behind_a_place)
+{
+        knew("low", nowhere(), ONE_DEVICE)->settings.priority = 1;
+        knew("high", nowhere(), ONE_DEVICE)->settings.priority = 900;
+        knew("usual", nowhere(), ONE_DEVICE);
+        restart();
+        static const char *const names[] = {"high", "usual", "low"};
+        const struct desired_model *m = desired_after(&desired, DESIRED_RESTORED, UINT_MAX, 0);
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+                ck_assert_str_eq(m->spec.name, names[i]);
+                m = desired_after(&desired, m->origin, m->spec.settings.priority, m->sequence);
+        }
+        ck_assert_ptr_null(m);
 }
 
 TEST(a_failed_replica_alone_is_retried)
@@ -242,7 +337,7 @@ TEST(a_failed_replica_alone_is_retried)
         ck_assert_ptr_nonnull(strstr(m->error.text, "fails"));
         others[1].fail_alloc = 0;
         try_once();
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
         serves_small(ready_on(1), 1);
         serves_small(ready_on(2), 1);
         ck_assert_uint_eq(others[0].allocs, 1);
@@ -254,7 +349,7 @@ TEST(an_unpinned_replica_is_not_reloaded)
         restart();
         ck_assert(!desired_forget(&desired, "m", "one")); /* it was not desired there */
         try_once();
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
         ck_assert(!ready_on(1) && ready_on(2));
         ck_assert(ready_on(2)->settings.pinned);
 }
@@ -312,7 +407,7 @@ TEST(a_cancelled_load_is_not_retried)
         desired_tick(&desired, FAR);
         load_cancel(loads_find(&loads, "m"));
         core_until(loads_empty(&loads));
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
 }
 
 /* Before the first attempt, between two, and during a load, which continues. */
@@ -326,10 +421,10 @@ TEST(undesired_models_are_removed, .to = 3)
                 desired_tick(&desired, FAR);
         ck_assert(!desired_forget(&desired, "other", NULL));
         ck_assert(desired_forget(&desired, "m", NULL));
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
         ck_assert(!desired_forget(&desired, "m", NULL));
         try_once();
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
 }
 
 TEST(a_removed_device_does_not_affect_the_others)
@@ -339,9 +434,9 @@ TEST(a_removed_device_does_not_affect_the_others)
         restart();
         ck_assert(!desired_forget(&desired, "m", "three"));
         ck_assert(desired_forget(&desired, "m", "two"));
-        ck_assert_uint_eq(list_length(&desired.models), 1);
+        ck_assert_uint_eq(desired.models.n, 1);
         try_once();
-        ck_assert_uint_eq(list_length(&desired.models), 0);
+        ck_assert_uint_eq(desired.models.n, 0);
         ck_assert(ready_on(1) && !ready_on(2));
 }
 
