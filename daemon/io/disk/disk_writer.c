@@ -447,13 +447,22 @@ static bool take_leaf(void *context, struct readback_run *run)
         return true;
 }
 
-/* With the write's mutex held. */
+/* With the write's mutex held. Memory that the daemon has mapped is copied from there: a mapping for each piece would
+ * contend with readers that fill pages. */
 static int read_leaves(struct gather *gather, struct error *error)
 {
         struct readback readback;
+        struct readback_run run;
         const unsigned char *data;
         uint64_t len;
         size_t at = gather->n;
+        if (!next_leaf(gather, &run))
+                return 0;
+        if (run.segment->base != NULL) {
+                while (take_leaf(gather, &run))
+                        memcpy(run.to, run.segment->base + run.offset, run.bytes);
+                return 0;
+        }
         int r = readback_init(&readback, NULL, gather->write->device, error);
         r = r ?: readback_begin(&readback, take_leaf, gather, error);
         for (; r == 0 && at < gather->n; at += len)
@@ -662,9 +671,9 @@ static void *writer_main(void *arg)
 {
         struct disk_writer *writer = arg;
         thread_begin("disk-cache");
+        disk_cache_scan(writer->cache, &writer->stop); /* which loads wait for */
         setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_MOST);
         syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
-        disk_cache_scan(writer->cache, &writer->stop);
         while (!load_relaxed(&writer->stop)) {
                 if (must_pause(writer)) {
                         struct timespec until = timespec_of(now_ns() + PAUSE_NS);
