@@ -95,6 +95,13 @@ enum better { HIGHER, LOWER };
         X(encrypted_warm_vs_cipher,     "of ceiling", HIGHER, 0.85) \
         X(encrypted_cold_vs_plain,      "of ceiling", HIGHER, 0.95) \
         X(encrypted_memory,             "MiB",        LOWER,  4) \
+        X(disk_cache_load_vs_without,   "of ceiling", HIGHER, 0.95) \
+        X(disk_cache_slow_vs_without,   "of ceiling", HIGHER, 0.95) \
+        X(disk_cache_reload_vs_fio,     "of ceiling", HIGHER, 0.95) \
+        X(disk_cache_reload_from_store, "bytes",      LOWER,  8) \
+        X(disk_cache_write_cpu,         "CPU-s/GiB",  LOWER,  0.15) \
+        X(disk_cache_memory,            "MiB",        LOWER,  16) \
+        X(disk_cache_start_10k,         "ms",         LOWER,  200) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 
@@ -205,6 +212,7 @@ void rows_clouds(const struct bench *b);   /* the stores of Google and Azure, be
 void rows_attach(const struct bench *b);
 void rows_growth(const struct bench *b);
 void rows_publish(const struct bench *b);
+void rows_disk(const struct bench *b);      /* the disk cache: behind loads from S3, and in place of S3 */
 void rows_encrypted(const struct bench *b); /* against the cipher, and against a plain file */
 /* The process that is measured; `way`: by the library, by messages of its own, or the floor. */
 int attach_child(const char *way, const char *socket, const char *model);

@@ -107,14 +107,15 @@ static void report_prefaulted(const struct bench_daemon *bd)
 
 #define NOBODY 65534
 
-/* Of the started daemon; NULL: that of the bench. */
-static const char *ordinary_folder;
+/* Of the daemon that is started: its folder, and its user, which else is that of the bench. */
+static char *daemon_folder;
+static bool is_ordinary;
 
 static void become_ordinary(void)
 {
-        if (ordinary_folder == NULL)
+        if (!is_ordinary)
                 return;
-        must(chown(ordinary_folder, NOBODY, NOBODY));
+        must(chown(daemon_folder, NOBODY, NOBODY));
         must(setgroups(0, NULL));
         must(setresgid(NOBODY, NOBODY, NOBODY));
         must(setresuid(NOBODY, NOBODY, NOBODY));
@@ -122,13 +123,14 @@ static void become_ordinary(void)
 
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
 {
-        char *folder = format_text("%s/d-%s", b->folder, pages),
-             *config = format_text("%s/c-%s.yaml", b->folder, pages);
+        static unsigned started;
+        char *config = format_text("%s/c-%u.yaml", b->folder, ++started);
         char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s", pages, more);
 
         *bd = (struct bench_daemon){.bench = b, .pages = pages, .began_ns = clock_ns(), .least_ready = UINT64_MAX};
         file_write(config, text, strlen(text));
-        daemon_init(&bd->d, folder);
+        daemon_folder = format_text("%s/d-%u", b->folder, started);
+        daemon_init(&bd->d, daemon_folder);
         daemon_before = become_ordinary;
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
         *running_slot(0) = bd->d;
@@ -140,17 +142,15 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
         bd->fill_cpu_s = bd->fill_gib = 0;
         free(text);
         free(config);
-        free(folder);
 }
 
 void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b, const char *more)
 {
         mode_t mask = umask(0); /* it should use the prefaulted memory */
         must(chmod(b->folder, 0755));
-        if (geteuid() == 0)
-                ordinary_folder = format_text("%s/d-auto", b->folder);
+        is_ordinary = geteuid() == 0;
         bench_daemon_start(bd, b, "auto", more);
-        ordinary_folder = NULL;
+        is_ordinary = false;
         umask(mask);
 }
 
