@@ -38,7 +38,7 @@ static void check(enum checker_kind kind, uint64_t seed, uint64_t steps, struct 
         checker_print(counts);
 }
 
-FIXTURE(.timeout = soak_steps() > 0 ? 900 : 120);
+FIXTURE(.timeout = soak_steps() > 0 ? 1800 : 300);
 
 /* The counts ensure that the run covers each kind of step. */
 TEST(the_daemon_matches_the_model, .to = CHECKER_KINDS)
