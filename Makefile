@@ -19,8 +19,16 @@ SOAK_SECONDS ?= 300
 CHECKER_STEPS ?= 100000
 CHECKER_SANITIZED_STEPS ?= 10000
 VERSION := 0.1.0
-OBJCOPY ?= objcopy
-PKG_CONFIG ?= pkg-config
+# For another architecture: aarch64-linux-gnu-, with its libraries installed. EMULATOR runs what was built, for a manual page.
+CROSS_COMPILE ?=
+EMULATOR ?=
+# In place of names that make has itself.
+cross = $(if $(filter default,$(origin $1)),$(eval $1 := $(CROSS_COMPILE)$2))
+ifneq ($(CROSS_COMPILE),)
+$(call cross,CC,gcc)$(call cross,CXX,g++)$(call cross,AR,ar)$(call cross,LD,ld)
+endif
+OBJCOPY ?= $(CROSS_COMPILE)objcopy
+PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
 # Of the sources, in the programs' versions; a tree without git may name it.
 COMMIT ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)
 
@@ -151,7 +159,7 @@ $(BUILD)/streamerd.yaml: config/streamerd.yaml
 		{ print "#" $$0 }' $< >$@
 
 $(BUILD)/streamerd.8: config/man8.awk config/streamerd.8 $(BUILD)/streamerd
-	@$(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
+	@$(EMULATOR) $(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
 
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
@@ -544,6 +552,7 @@ help:
 	@echo
 	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
 	@echo '           PREFIX=/usr/local LIBDIR=PREFIX/lib UNITDIR=PREFIX/lib/systemd/system SYSCONFDIR=/etc DESTDIR= COMMIT='
+	@echo '           CROSS_COMPILE=aarch64-linux-gnu- EMULATOR=qemu-aarch64 (another architecture, with its libraries installed)'
 	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
