@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #define POLYNOMIAL 0x82f63b78u /* reflected */
 
@@ -27,6 +28,8 @@ static void init(void)
                         tables[t][i] = tables[t - 1][i] >> 8 ^ tables[0][tables[t - 1][i] & 255];
 #if defined(__x86_64__)
         has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+#elif defined(__aarch64__)
+        has_instruction = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 #endif
 }
 
@@ -59,6 +62,15 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
         crc = (uint32_t)wide;
         for (; size > 0; data++, size--)
                 crc = __builtin_ia32_crc32qi(crc, *data);
+        return crc;
+}
+#elif defined(__aarch64__)
+static uint32_t by_instruction(uint32_t crc, const unsigned char *data, size_t size)
+{
+        for (; size >= 8; data += 8, size -= 8)
+                __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(load_word(data)));
+        for (; size > 0; data++, size--)
+                __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"((uint32_t)*data));
         return crc;
 }
 #else
