@@ -15,7 +15,7 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._client import Client, connect
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     Parts = list[tuple[str, torch.nn.Module]]
+    Prove = Callable[[list[Entry], list[torch.Tensor]], Mapping[str, str]]
 else:
     Module = Any  # where annotations are evaluated, torch need not be installed
 
@@ -159,7 +160,7 @@ class Storage:
         self.items = items
 
 
-def _storages(items: list[Item]) -> list[Storage]:
+def storages_of(items: list[Item]) -> list[Storage]:
     """The ranges of memory of all items that have bytes, in the order of the module.
 
     Each begins at a multiple of _ALIGNMENT of torch's own storage: an offset in it is then a multiple of its item's
@@ -322,13 +323,21 @@ def _classes_of(parts: Parts) -> str:
     return json.dumps({name: type(part).__qualname__ for name, part in parts})
 
 
-def publish_items(publication: Publication, items: list[Item], attributes: Mapping[str, str]) -> None:
-    """Moves the items to the publication's memory, and commits. After a failure they have memory of their own again."""
+def publish_items(
+    publication: Publication, items: list[Item], attributes: Mapping[str, str], prove: Prove | None = None
+) -> None:
+    """Moves the items to the publication's memory, and commits. After a failure they have memory of their own again.
+
+    `prove` is called with the table and the memory of its storages before the commit: nothing is published if it raises.
+    It returns further attributes.
+    """
     moved: list[tuple[Storage, list[Entry], Memory]] = []
+    table: list[Entry] = []
+    memories: list[Memory] = []
     try:
         for item in items:
             _require_plain(item)
-        storages = _storages(items)
+        storages = storages_of(items)
         empty = [item for item in items if item.tensor.numel() == 0]
         publication.begin([s.end - s.begin for s in storages] + ([0] if empty else []))
         for i, storage in enumerate(storages):
@@ -336,6 +345,8 @@ def publish_items(publication: Publication, items: list[Item], attributes: Mappi
             entries = [_entry(item, i, storage) for item in storage.items]
             for entry in entries:
                 publication.tensor(entry)
+            table += entries
+            memories.append(memory)
             _copy_storage(storage, memory)
             if all(item.flags & CLONE for item in storage.items):
                 # Who writes to it has memory of its own: not a view of what another model has, which it would keep.
@@ -344,12 +355,14 @@ def publish_items(publication: Publication, items: list[Item], attributes: Mappi
             moved.append((storage, entries, memory))
             _use(storage, entries, bytes_at(memory))
         if empty:
-            publication.storage(len(storages))
+            memories.append(publication.storage(len(storages)))
         for item in empty:
-            publication.tensor(_entry(item, len(storages), None))
-        for name, value in attributes.items():
-            publication.attribute(name, value)
+            table.append(_entry(item, len(storages), None))
+            publication.tensor(table[-1])
         _synchronize(storages)
+        proof = {} if prove is None else prove(table, [bytes_at(memory) for memory in memories])
+        for name, value in {**attributes, **proof}.items():
+            publication.attribute(name, value)
         publication.commit()
     except BaseException:
         for storage, entries, memory in moved:
@@ -516,19 +529,20 @@ def install(parts: Parts, items: Mapping[str, Item], entries: list[Entry], stora
 
     Whatever is refused is refused before the first change.
     """
-    attributes: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+    resident = _Resident(entries, storages)
+    modules = dict(parts)
+    more: list[tuple[torch.nn.Module, str, Entry, torch.Tensor]] = []
     changes: list[_Change] = []
     of_target: dict[int, _Change] = {}  # by the id of an item's tensor
     tied: dict[tuple[Any, ...], _Change] = {}  # parameters, by their place in the table
     for entry in entries:
-        view = _resident(storages[entry.storage], entry)
+        view = resident.view(entry)
         item = items.get(entry.name)
         if item is None:
             path, _, leaf = entry.name.rpartition(".")
-            part = next((part for name, part in parts if name == path), None)
-            if part is None:
+            if path not in modules:
                 raise InvalidError(f"{entry.name}: published, but the module has no such part")
-            attributes.append((part, leaf, view))
+            more.append((modules[path], leaf, entry, view))
             continue
         place = (entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype)
         target = item.tensor
@@ -546,17 +560,43 @@ def install(parts: Parts, items: Mapping[str, Item], entries: list[Entry], stora
         change.items.append(item)
     for change in changes:
         change.require_replaceable()
-    for part, leaf, tensor in attributes:
-        part.__dict__[leaf] = tensor
+    for part, leaf, entry, tensor in more:
+        _add(part, leaf, entry, tensor)
     for change in changes:
         change.apply()
 
 
-def _resident(storage: torch.Tensor, entry: Entry) -> torch.Tensor:
-    view = _view(storage, entry)
-    if entry.flags & HOST and view.device.type != "cpu":
-        return view.cpu()
-    return view.clone() if entry.flags & CLONE else view
+class _Resident:
+    """The tensors of a table. A storage of which all are copied is copied once, so that they share the copy."""
+
+    def __init__(self, entries: list[Entry], storages: list[torch.Tensor]) -> None:
+        self._storages = storages
+        self._shared = {entry.storage for entry in entries if not entry.flags & CLONE}
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def view(self, entry: Entry) -> torch.Tensor:
+        i = entry.storage
+        if i in self._shared:
+            view = _view(self._storages[i], entry)
+            if entry.flags & CLONE:
+                view = view.clone()
+        else:
+            if i not in self._copies:
+                self._copies[i] = self._storages[i].clone()
+            view = _view(self._copies[i], entry)
+        return view.cpu() if entry.flags & HOST and view.device.type != "cpu" else view
+
+
+def _add(part: torch.nn.Module, leaf: str, entry: Entry, tensor: torch.Tensor) -> None:
+    """A tensor that only the publisher's module has."""
+    import torch
+
+    if entry.kind == PARAMETER:
+        part.register_parameter(leaf, torch.nn.Parameter(tensor, requires_grad=bool(entry.flags & GRAD)))
+    elif entry.kind == BUFFER:
+        part.register_buffer(leaf, tensor, persistent=bool(entry.flags & PERSISTENT))
+    else:
+        part.__dict__[leaf] = tensor
 
 
 def _like(target: torch.Tensor, view: torch.Tensor, entry: Entry) -> torch.Tensor:
