@@ -105,7 +105,7 @@ class Loads:
 
         publish = _publish.publish_items
 
-        def publish_items(*items: Any) -> None:
+        def publish_items(*items: Any) -> None:  # the proof included
             began = time.perf_counter()
             publish(*items)
             self.published_seconds = time.perf_counter() - began
@@ -171,6 +171,21 @@ def tokens(count: int = 8) -> list[int]:
     sampling = vllm.SamplingParams(max_tokens=count, temperature=0, detokenize=False)
     [output] = engine.generate([{"prompt_token_ids": [1, 5, 9]}], sampling, use_tqdm=False)
     return list(output.outputs[0].token_ids)
+
+
+def answers() -> list[Any]:
+    """To four prompts: twelve greedy tokens and the sum of the logarithms of their probabilities. Of a pooling model: its
+    vectors."""
+    assert engine is not None
+    prompts = [{"prompt_token_ids": ids} for ids in ([1, 5, 9], [7], [3, 1, 4, 1, 5, 9, 2, 6], list(range(20, 60)))]
+    config = engine.llm_engine.model_config
+    if config.runner_type == "pooling":
+        if config.hf_config.architectures[0].endswith("Classification"):
+            return [list(output.outputs.probs) for output in engine.classify(prompts, use_tqdm=False)]
+        return [list(output.outputs.embedding) for output in engine.embed(prompts, use_tqdm=False)]
+    sampling = vllm.SamplingParams(max_tokens=12, temperature=0, detokenize=False, logprobs=1, ignore_eos=True)
+    outputs = engine.generate(prompts, sampling, use_tqdm=False)
+    return [[list(output.outputs[0].token_ids), output.outputs[0].cumulative_logprob] for output in outputs]
 
 
 def reload(path: str | None = None) -> None:
@@ -241,38 +256,83 @@ def scale() -> None:
     model_of_engine().model.norm.weight.data.mul_(-1)
 
 
-def break_attach(broken: bool, unforeseen: bool = False) -> None:
+patched: list[tuple[Any, str, Any]] = []
+
+
+def patch(holder: Any, name: str, value: Any) -> None:
+    patched.append((holder, name, getattr(holder, name)))
+    setattr(holder, name, value)
+
+
+def repair() -> None:
+    """Undoes what the functions below have replaced."""
+    while patched:
+        setattr(*patched.pop())
+
+
+def break_attach(unforeseen: bool = False) -> None:
     """Lets the comparison fail that ends an attach."""
     from streamerd._engines import vllm_publish
-
-    global scalars_of
 
     def failing(model: Any) -> dict[str, str]:
         if unforeseen:
             raise KeyError("first line\nsecond line")
         return {**scalars_of(model), "colour": "blue"}
 
-    if broken:
-        scalars_of = vllm_publish.scalars_of
-        vllm_publish.scalars_of = failing
-    else:
-        vllm_publish.scalars_of = scalars_of
+    scalars_of = vllm_publish.scalars_of
+    patch(vllm_publish, "scalars_of", failing)
 
 
-def break_commit(broken: bool) -> None:
+def colour(value: str) -> None:
+    """Each model that is built has an attribute that no field of the key says anything about."""
+    from streamerd._engines import vllm_proof, vllm_publish
+
+    built_of = vllm_publish.built_of
+    for module in (vllm_publish, vllm_proof):
+        patch(module, "built_of", lambda model: {**built_of(model), "colour": value})
+
+
+def break_proof(difference: str) -> None:
+    """The second model of a proof differs from the first in this."""
+    from streamerd._engines import vllm_proof
+
+    complete = vllm_proof.complete
+
+    def completing(model: Any, *more: Any) -> None:
+        complete(model, *more)
+        norm = model.model.norm.weight
+        if difference == "attribute":
+            model.model.norm.colour = "blue"
+        elif difference == "class":
+            model.model.norm.__class__ = type("OtherNorm", (type(model.model.norm),), {})
+        elif difference == "bytes":
+            norm.data[7] += 1
+        elif difference == "strides":
+            norm.data = norm.data.repeat_interleave(2)[::2]
+        elif difference == "dtype":
+            norm.data = norm.data.float()
+        elif difference == "alias":
+            model.model.norm.weight.data = model.model.layers[0].input_layernorm.weight.data
+        elif difference == "absent":
+            del model.model.norm.weight
+        elif difference == "outputs":
+            model.model.norm.register_forward_hook(lambda module, given, output: (output[0] * 2, output[1]))
+        elif difference == "written":
+            model.lm_head.weight.data[5] += 1
+        else:
+            raise KeyError(difference)
+
+    patch(vllm_proof, "complete", completing)
+
+
+def break_commit() -> None:
     """Lets the commit fail that ends a publication."""
     from streamerd._publication import Publication
-
-    global commit
 
     def failing(publication: Publication) -> None:
         raise OSError("first line\nsecond line")
 
-    if broken:
-        commit = Publication.commit
-        Publication.commit = failing  # type: ignore[method-assign]
-    else:
-        Publication.commit = commit  # type: ignore[method-assign]
+    patch(Publication, "commit", failing)
 
 
 def die(moment: str, daemon: int = 0) -> None:
@@ -338,7 +398,8 @@ def read_bytes() -> int:
 METHODS = {
     f.__name__: f
     for f in (
-        start, tokens, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_commit, die, packed, is_marked,
+        start, tokens, answers, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_proof,
+        break_commit, colour, repair, die, packed, is_marked,
     )  # fmt: skip
 }
 

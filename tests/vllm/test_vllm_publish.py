@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ from unittest.mock import MagicMock
 import pytest
 from processes import Daemon, Engine, EngineError
 from safetensors.torch import load_file, save_file
-from test_vllm_loads import write_random
 
 from harness.model import drop_cache, in_memory
 
@@ -41,6 +41,11 @@ def run(
     engine: Engine, model: Path, daemon: Daemon, options: dict[str, Any] | None = None, **more: Any
 ) -> tuple[list[int], str]:
     return engine.run(model, "streamerd", publishing(daemon, options), **more)
+
+
+def published_of(daemon: Daemon, folder: Path) -> list[dict[str, Any]]:
+    """The published models that were made of a folder."""
+    return [m for m in daemon.ctl("list")["models"] if m.get("published", {}).get("base") == str(folder)]
 
 
 def as_without(engine: Engine, model: Path) -> list[int]:
@@ -103,45 +108,62 @@ def test_the_second_engine_reads_and_copies_nothing(engine, second, models, daem
     second.call("stop")
 
 
-@pytest.mark.parametrize("architecture", ["GPTNeoX", "Phi3", "Qwen2", "OPT", "Qwen3"])
-def test_architectures_that_are_known_give_the_same_tokens(engine, second, models, daemon, architecture):
-    folder = models / architecture
-    if not folder.exists():
-        write_random(folder, architecture)
-    expected = as_without(engine, folder)
-    tokens, log = run(engine, folder, daemon)
-    assert tokens == expected
-    assert PUBLISHED in log
-    tokens, log = run(second, folder, daemon)
-    assert tokens == expected
-    assert ATTACHED in log
+CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "compilation": ({"enforce_eager": False}, "compilation is 2 none, published 0 all"),
+    "length": ({"max_model_len": 64}, "max_model_len is 64, published 128"),
+    "KV cache": ({"kv_cache_dtype": "bfloat16"}, "kv_cache_dtype is bfloat16, published auto"),
+}
 
 
-def test_another_configuration_is_another_key(engine, models, daemon, expected):
-    run(engine, models / "checkpoint", daemon)
-    for text in (PUBLISHED, ATTACHED):
-        tokens, log = run(engine, models / "checkpoint", daemon, kv_cache_dtype="bfloat16")
-        assert tokens == expected
-        assert text in log
-        assert ("kv_cache_dtype: published with 'auto', needed 'bfloat16'; it is replaced" in log) == (text == PUBLISHED)
-
-
-def test_engines_that_compile_and_engines_that_do_not_share_a_model(engine, models, daemon, expected):
-    folder = models / "compiled"
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_engines_of_two_configurations_have_models_side_by_side(engine, models, daemon, expected, name):
+    """The log says once in what they differ."""
+    more, text = CONFIGURATIONS[name]
+    folder = models / f"beside {name}"
     shutil.copytree(models / "checkpoint", folder)
-    for eager, text in ((True, PUBLISHED), (False, ATTACHED)):
-        tokens, log = run(engine, folder, daemon, enforce_eager=eager)
+    logs = []
+    for options in ({}, more, {}, more):
+        tokens, log = run(engine, folder, daemon, **options)
         assert tokens == expected
-        assert text in log
+        logs.append(log)
+    for log, line in zip(logs, (PUBLISHED, PUBLISHED, ATTACHED, ATTACHED), strict=True):
+        assert line in log
+    assert [log.count("it lies beside") for log in logs] == [0, 1, 0, 0]
+    assert text in logs[1]
+    assert len(published_of(daemon, folder)) == 2
 
 
-def test_engines_that_serve_other_lengths_share_a_model(engine, models, daemon, expected):
-    folder = models / "lengths"
+def test_what_differs_beyond_the_configuration_becomes_a_field_of_the_key(engine, models, daemon, expected):
+    """An engine that builds something else than the publisher did has a model of its own, which the next such engine takes."""
+    folder = models / "coloured"
     shutil.copytree(models / "checkpoint", folder)
     run(engine, folder, daemon)
-    tokens, log = run(engine, folder, daemon, max_model_len=64)
-    assert tokens == expected
-    assert ATTACHED in log
+    for line in (PUBLISHED, ATTACHED):
+        engine.call("colour", value="blue")
+        try:
+            tokens, log = run(engine, folder, daemon)
+        finally:
+            engine.call("repair")
+        assert tokens == expected
+        assert line in log
+        assert "1 attributes differ: colour is blue, published absent" in log
+    assert ATTACHED in run(engine, folder, daemon)[1]
+    assert len(published_of(daemon, folder)) == 2
+
+
+def test_an_attribute_that_is_another_in_each_process_does_not_fill_the_memory(engine, models, daemon, expected):
+    folder = models / "many colours"
+    shutil.copytree(models / "checkpoint", folder)
+    for i in range(11):
+        engine.call("colour", value=str(i))
+        try:
+            tokens, log = run(engine, folder, daemon)
+        finally:
+            engine.call("repair")
+        assert tokens == expected
+        assert (PUBLISHED in log) == (i < 9)
+    assert "an attribute is another one in each process" in log
+    assert len(published_of(daemon, folder)) == 9
 
 
 def test_new_weights_under_the_same_path_are_never_served_by_the_old_ones(engine, second, models, daemon, expected):
@@ -171,11 +193,11 @@ def test_an_attach_that_fails_leaves_an_engine_that_loads_from_its_files(engine,
     """After the model was built: its layers are no longer registered, and no rotary table without memory is left. One
     line says why. The layers are packed, as the compile cache's key says."""
     run(engine, models / "checkpoint", daemon)
-    engine.call("break_attach", broken=True, unforeseen=unforeseen)
+    engine.call("break_attach", unforeseen=unforeseen)
     try:
         log = start(engine, models / "checkpoint", daemon)
     finally:
-        engine.call("break_attach", broken=False)
+        engine.call("repair")
     try:
         assert engine.call("tokens") == expected
         assert engine.call("packed") > 0
@@ -183,7 +205,7 @@ def test_an_attach_that_fails_leaves_an_engine_that_loads_from_its_files(engine,
     finally:
         engine.call("stop")
     [line] = [line for line in log.splitlines() if FROM_FILES in line]
-    assert ("KeyError: 'first line\\nsecond line'" if unforeseen else "colour is blue, published absent; give") in line
+    assert ("KeyError: 'first line\\nsecond line'" if unforeseen else "colour is blue, published absent") in line
     assert "Traceback" not in log
 
 
@@ -191,11 +213,11 @@ def test_a_publication_that_fails_leaves_an_engine_that_is_packed(engine, models
     """One line says why; the next engine publishes."""
     folder = models / "unpublished"
     shutil.copytree(models / "checkpoint", folder)
-    engine.call("break_commit", broken=True)
+    engine.call("break_commit")
     try:
         log = start(engine, folder, daemon)
     finally:
-        engine.call("break_commit", broken=False)
+        engine.call("repair")
     try:
         assert engine.call("tokens") == expected
         assert engine.call("packed") > 0
@@ -316,50 +338,41 @@ def test_ranks_publish_one_model_each(models, daemon, expected, logs):
             assert engine.call("tokens") == expected
             assert engine.log.read_text().count(text) == 2
     names = [m["name"] for m in daemon.ctl("list")["models"]]
-    assert {name[-5:] for name in names if "/vllm-" in name} == {"-0of2", "-1of2"}
+    assert sorted(name[-5:] for name in names if name.endswith("of2")) == ["-0of2", "-1of2"]
 
 
 REASONS = {
-    "quantization fp8": {"quantization": "fp8"},
-    "architecture DeepseekV3ForCausalLM": {"hf_config": SimpleNamespace(architectures=["DeepseekV3ForCausalLM"])},
     "a draft model": {"runner": "draft"},
-    "model_impl transformers": {"model_impl": "transformers"},
-    "runner pooling": {"runner_type": "pooling"},
-    "conversion embed": {"convert_type": "embed"},
     "sleep mode": {"enable_sleep_mode": True},
-    "MLA": {"use_mla": True},
-    "mixture of experts": {"is_moe": True},
     "a multimodal model": {"is_multimodal_model": True},
+    "quantization torchao": {"quantization": "torchao"},
     "LoRA": {"lora_config": {}},
     "offloading": {"cpu_offload_gb": 1},
     "weight transfer": {"weight_transfer_config": {}},
     "pipeline parallelism": {"pipeline_parallel_size": 2},
     "data parallelism": {"data_parallel_size": 2},
     "EPLB": {"enable_eplb": True},
-    "kv_cache_dtype fp8": {"cache_dtype": "fp8"},
 }
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_what_is_not_known_to_be_right_is_refused_by_name(reason):
+def test_what_a_proof_cannot_judge_is_refused_by_name(reason):
     from streamerd._engines import vllm_publish
 
-    known = {
-        "hf_config": SimpleNamespace(architectures=["LlamaForCausalLM"]), "model_impl": "auto", "runner": "auto",
-        "runner_type": "generate", "convert_type": "none", "quantization": None, "is_multimodal_model": False,
-        "is_moe": False, "use_mla": False, "enable_sleep_mode": False, "lora_config": None, "cpu_offload_gb": 0,
-        "weight_transfer_config": None, "pipeline_parallel_size": 1, "data_parallel_size": 1, "enable_eplb": False,
-        "cache_dtype": "auto",
+    judgeable = {
+        "runner": "auto", "quantization": None, "is_multimodal_model": False, "enable_sleep_mode": False, "lora_config": None,
+        "cpu_offload_gb": 0, "weight_transfer_config": None, "pipeline_parallel_size": 1, "data_parallel_size": 1,
+        "enable_eplb": False,
     }  # fmt: skip
 
     def require(changed: dict[str, Any]) -> None:
-        space = SimpleNamespace(**{**known, **changed})
-        space.parallel_config = space.cache_config = space
+        space = SimpleNamespace(**{**judgeable, **changed})
+        space.parallel_config = space
         space.offload_config = SimpleNamespace(uva=space, prefetch=SimpleNamespace(offload_group_size=0))
-        vllm_publish.require_known(space, space)
+        vllm_publish.require_judgeable(space, space)
 
     require({})
-    with pytest.raises(vllm_publish.NotPublishable, match=f"not known to be right with {reason}$"):
+    with pytest.raises(vllm_publish.NotPublishable, match=f"a proof cannot judge {reason}$"):
         require(REASONS[reason])
 
 
@@ -380,7 +393,7 @@ def engine_config(models: Path, **more: Any) -> Any:
         (False, {}, False),
         ("auto", {}, False),  # on a CPU
         (True, {"enable_lora": True}, False),
-        (True, {"kv_cache_dtype": "fp8"}, False),
+        (True, {"kv_cache_dtype": "fp8"}, True),
     ],
 )
 def test_only_what_is_published_has_a_compile_cache_of_its_own(models, monkeypatch, publish, more, marked):
@@ -403,25 +416,6 @@ def test_an_engine_that_is_not_marked_is_loaded_as_without(models, monkeypatch):
     assert vllm_publish.load(*arguments) == "as usual"
     [call] = log.warning.call_args_list
     assert "was not made by EngineArgs" in str(call.args[1])
-
-
-def test_a_method_that_cannot_skip_its_post_processing_is_refused_by_name():
-    import torch
-
-    from streamerd._engines import vllm_publish
-
-    class Method:
-        supports_pre_processed_weights = False
-
-    class Older:
-        pass
-
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    model[0].quant_method, model[1].quant_method = Older(), Method()
-    with pytest.raises(vllm_publish.NotPublishable, match="Method of 1 does not support pre-processed weights"):
-        vllm_publish.require_declared(model)
-    Method.supports_pre_processed_weights = True
-    vllm_publish.require_declared(model)
 
 
 def on_cuda(patch: pytest.MonkeyPatch, version: str = "13.0", major: int = 9, name: str = "A") -> None:
@@ -462,10 +456,13 @@ INPUTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch, Any, Any], object]]] 
     "experts": ("ep", lambda patch, c, m: setattr(c.parallel_config, "enable_expert_parallel", True)),
     "draft": ("draft", lambda patch, c, m: setattr(m, "runner", "draft")),
     "LoRA": ("lora", lambda patch, c, m: setattr(c, "lora_config", {})),
-    "length": ("", lambda patch, c, m: setattr(m, "max_model_len", 64)),
-    "length of long rotary tables": (
-        "max_model_len", lambda patch, c, m: patch.setattr("streamerd._engines.vllm_publish._depends_on_length", lambda config: True)
-    ),
+    "length": ("max_model_len", lambda patch, c, m: setattr(m, "max_model_len", 64)),
+    "mode": ("compilation", lambda patch, c, m: setattr(c.compilation_config, "mode", 3)),
+    "operations": ("compilation", lambda patch, c, m: setattr(c.compilation_config, "custom_ops", ["none"])),
+    "implementation": ("implementation", lambda patch, c, m: setattr(m, "model_impl", "transformers")),
+    "runner": ("task", lambda patch, c, m: setattr(m, "runner_type", "pooling")),
+    "conversion": ("task", lambda patch, c, m: setattr(m, "convert_type", "embed")),
+    "additional": ("additional", lambda patch, c, m: setattr(c, "additional_config", {"a": 1})),
     "variable": ("env.VLLM_BATCH_INVARIANT", lambda patch, c, m: patch.setenv("VLLM_BATCH_INVARIANT", "1")),
     "variable that sets threads": ("", lambda patch, c, m: patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")),
     "variable of a log": ("", lambda patch, c, m: patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")),
@@ -491,10 +488,11 @@ def key(monkeypatch) -> Callable[..., dict[str, str]]:
         config = SimpleNamespace(
             parallel_config=parallel, cache_config=SimpleNamespace(cache_dtype="auto"), lora_config=None,
             attention_config=SimpleNamespace(backend=None), kernel_config=SimpleNamespace(linear_backend=None),
+            compilation_config=SimpleNamespace(mode=0, custom_ops=["all"]), additional_config={},
         )  # fmt: skip
         model_config = SimpleNamespace(
             hf_config=LlamaConfig(architectures=["LlamaForCausalLM"]), dtype="bfloat16", quantization=None, runner="auto",
-            max_model_len=128,
+            max_model_len=128, model_impl="auto", runner_type="generate", convert_type="none",
         )  # fmt: skip
         change(config, model_config)
         return vllm_publish.key_of(config, model_config)
@@ -526,38 +524,20 @@ def test_each_property_of_a_gpu_changes_the_platform(key, monkeypatch, device):
     assert differing(before, key()) == {"platform"}
 
 
-def test_names_are_those_of_the_source():
+def test_a_name_has_its_source_and_its_key():
     from streamerd._engines.options import Options
     from streamerd._engines.vllm_publish import name_of
 
-    def name(source: str, rank: int = 0, size: int = 1, **options: Any) -> str:
-        return name_of(Options(**options), source, rank, size)
+    def name(source: str, rank: int = 0, size: int = 1, more: str = "", **options: Any) -> str:
+        return name_of(Options(**options), source, {"tp_rank": str(rank), "tp_size": str(size), "more": more})
 
-    assert name("/mnt/a/model") == "mnt/a/model/vllm"
-    assert name("hf://org/name@v2") == "org/name@v2/vllm"
-    assert name("s3://bucket/prefix/") == "bucket/prefix/vllm"
-    assert name("/c/models--org--name/snapshots/abc") == "org/name@abc/vllm"
-    assert name("/mnt/a/model", 1, 4) == "mnt/a/model/vllm-1of4"
-    assert name("/mnt/a/model", name="chat") == "chat/vllm"
-
-
-def test_scalars_and_classes_that_differ_are_found():
-    import torch
-
-    from streamerd._engines.vllm_publish import differences, left_on_meta, scalars_of
-
-    module = torch.nn.Linear(2, 2)
-    module.scale, module.act = 1.0, torch.nn.functional.relu
-    published = scalars_of(module)
-    assert differences(published, scalars_of(module)) == []
-    module.scale = 2.0
-    assert differences(published, scalars_of(module)) == [":scale is 2.0, published 1.0"]
-    del module.scale
-    module.extra = None
-    assert differences(published, scalars_of(module)) == [
-        ":scale is absent, published 1.0",
-        ":extra is None, published absent",
-    ]
-    assert left_on_meta(module) == []
-    module.tables = [torch.empty(1, device="meta")]
-    assert left_on_meta(module) == [".tables", "tables[0]"]
+    assert re.fullmatch("mnt/a/model/vllm-[0-9a-f]{16}", name("/mnt/a/model"))
+    assert name("/mnt/a/model") == name("/mnt/a/model")
+    assert name("/mnt/a/model") != name("/mnt/a/model", more="x")
+    for source, stem in (
+        ("hf://org/name@v2", "org/name@v2"), ("s3://bucket/prefix/", "bucket/prefix"),
+        ("/c/models--org--name/snapshots/abc", "org/name@abc"),
+    ):  # fmt: skip
+        assert name(source).startswith(f"{stem}/vllm-")
+    assert re.fullmatch("mnt/a/model/vllm-[0-9a-f]{16}-1of4", name("/mnt/a/model", 1, 4))
+    assert name("/mnt/a/model", name="chat").startswith("chat/vllm-")

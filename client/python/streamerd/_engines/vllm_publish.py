@@ -2,10 +2,10 @@
 """Published models for vLLM: `publish` in the extra configuration of load format ``streamerd``.
 
 The first engine loads as usual, publishes what process_weights_after_loading() left, and serves from the shared memory.
-The next finds it by its key, builds its model on the meta device, takes the published tensors, runs the post-processing
-under weights_already_processed(), and compares every scalar attribute and class with the publisher's.
+The next finds it by its key and builds its model of the published tensors (vllm_attach.py). Whether that gives the model
+that the first engine has, the first engine proves before it commits (vllm_proof.py): nothing else is published.
 
-What is not known to be right is refused by name, from the configuration alone, before anything is built. A failure
+What cannot be judged in one process is refused by name, from the configuration alone, before anything is built. A failure
 after that undoes what building the model registered with the engine, and the model is loaded from its files.
 
 On a CPU vLLM packs linear weights inside its kernels and empties the parameters, so that nothing could be shared: a
@@ -15,8 +15,7 @@ additional_config says so to the compile cache, and to load(): marked engines ar
 
 from __future__ import annotations
 
-import enum
-import functools
+import copy
 import hashlib
 import json
 import logging
@@ -33,60 +32,40 @@ from vllm import envs
 from vllm.config import ModelConfig, VllmConfig
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers import utils as layer_utils
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
-from vllm.model_executor.utils import weights_already_processed
 from vllm.platforms import current_platform
-from vllm.utils.torch_utils import set_default_torch_dtype
 
 import streamerd
 from streamerd import _publish
 from streamerd._client import Client, connect
+from streamerd._engines import vllm_attach, vllm_proof
 from streamerd._engines.options import AUTO, Options
 from streamerd._engines.sources import engine_name
 from streamerd._engines.vllm_platform import instruction_set
+from streamerd._engines.vllm_state import (
+    NotPublishable,
+    State,
+    built_of,
+    changed,
+    differences,
+    digest_of,
+    scalars_of,
+)
 from streamerd._open import device_name
 from streamerd._publication import CLONE, Found, Publication, Published, find
 from streamerd._source import without_links
 from streamerd._views import TorchViews
 
-# Architectures whose post-processing was compared, tensor by tensor and attribute by attribute (docs/publish.md).
-KNOWN = (
-    "LlamaForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "OPTForCausalLM",
-    "Phi3ForCausalLM",
-    "GPTNeoXForCausalLM",
-)
-
 _MARK = "streamerd_publish"  # in additional_config, which the key of the compile cache covers
 _KEEPS = "_streamerd_keeps_weight"  # of a layer; its value is for packing it after all
-_SCALARS = "scalars"
 # Each engine has its own copy of what is this small: scales, which vLLM writes to, and which may be mapped for reading.
 _SMALL = 4096
-_OBJECTS = 2  # how deep the attributes of objects are compared
-
-# State of a process, not of a model: numbers of process groups, and a mark of transformers' own initialisation.
-_NOT_COMPARED = {"_is_hf_initialized"}
-
-# How the forward pass runs: compiled, eager, by which implementation of an operation. The tensors do not depend on it.
-_NOT_COMPARED |= {
-    "do_not_compile", "_forward_method", "use_aiter", "_dynamic_arg_dims", "was_aot_compile_fn_loaded_from_disk", "compiled",
-    "_compile_tag", "_compile_prefix", "_is_encoder", "layerwise_nvtx_tracing_enabled", "first_compile", "evaluate_guards",
-    "_compiled_callable", "_bytecode_hook_handle", "_compiled_bytecode",
-}  # fmt: skip
-_NOT_ENTERED = ("vllm.distributed.",)
+_VARIANTS = 8  # models of one source that differ in more than the fields of the key
 
 # Of a model's configuration: its place, and what is a field of the key.
 _NOT_IN_HASH = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
 
 # Variables that choose threads, not kernels.
 _NOT_IN_KEY = ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU")
-
-
-class NotPublishable(Exception):
-    """Why this engine neither publishes nor attaches."""
 
 
 # ---- what may be published ----
@@ -97,21 +76,15 @@ def is_configured(options: Options) -> bool:
     return options.publish is True or (options.publish == AUTO and current_platform.is_cuda())
 
 
-def require_known(config: VllmConfig, model_config: ModelConfig) -> None:
-    """Raises NotPublishable unless this configuration is known to be right."""
+def require_judgeable(config: VllmConfig, model_config: ModelConfig) -> None:
+    """Raises NotPublishable where a proof in one process would say nothing: what changes weights later, takes them from
+    elsewhere, or computes in several processes."""
     parallel, load = config.parallel_config, config.offload_config
-    architectures = getattr(model_config.hf_config, "architectures", None) or ["?"]
     reasons = (
         (not (current_platform.is_cpu() or current_platform.is_cuda()), f"platform {current_platform.device_name}"),
-        (architectures[0] not in KNOWN, f"architecture {architectures[0]}"),
-        (model_config.model_impl == "transformers", "model_impl transformers"),
         (model_config.runner == "draft", "a draft model"),
-        (model_config.runner_type != "generate", f"runner {model_config.runner_type}"),
-        (model_config.convert_type != "none", f"conversion {model_config.convert_type}"),
-        (model_config.quantization is not None, f"quantization {model_config.quantization}"),
         (model_config.is_multimodal_model, "a multimodal model"),
-        (model_config.is_moe, "mixture of experts"),
-        (model_config.use_mla, "MLA"),
+        (model_config.quantization == "torchao", "quantization torchao"),
         (config.lora_config is not None, "LoRA"),
         (model_config.enable_sleep_mode, "sleep mode"),
         (load.uva.cpu_offload_gb > 0 or load.prefetch.offload_group_size > 0, "offloading"),
@@ -119,11 +92,10 @@ def require_known(config: VllmConfig, model_config: ModelConfig) -> None:
         (parallel.pipeline_parallel_size > 1, "pipeline parallelism"),
         (parallel.data_parallel_size > 1, "data parallelism"),
         (parallel.enable_eplb, "EPLB"),
-        (config.cache_config.cache_dtype not in ("auto", "bfloat16", "float16"), f"kv_cache_dtype {config.cache_config.cache_dtype}"),
-    )  # fmt: skip
+    )
     for applies, reason in reasons:
         if applies:
-            raise NotPublishable(f"not known to be right with {reason}")
+            raise NotPublishable(f"a proof cannot judge {reason}")
 
 
 def mark(options: Options, config: VllmConfig) -> None:
@@ -131,7 +103,7 @@ def mark(options: Options, config: VllmConfig) -> None:
     if not is_configured(options) or not isinstance(config.additional_config, dict):
         return
     try:
-        require_known(config, config.model_config)
+        require_judgeable(config, config.model_config)
     except NotPublishable:
         return  # load() reports it
     config.additional_config = {**config.additional_config, _MARK: True}
@@ -155,14 +127,6 @@ def require_one(sources: list[str]) -> None:
         raise NotPublishable(f"the weights are {len(sources)} models of the daemon: {sources[0]} and others")
 
 
-def require_declared(model: nn.Module) -> None:
-    """Raises NotPublishable for a method that says that its post-processing cannot be skipped."""
-    for path, module in model.named_modules():
-        method = getattr(module, "quant_method", None)
-        if not getattr(method, "supports_pre_processed_weights", True):
-            raise NotPublishable(f"{type(method).__name__} of {path or 'the model'} does not support pre-processed weights")
-
-
 def _short(text: str) -> str:
     return text if len(text) < 200 else hashlib.sha256(text.encode()).hexdigest()
 
@@ -172,23 +136,19 @@ def _hash_of(config: Any) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _depends_on_length(hf_config: Any) -> bool:
-    """Whether tables are made for the length that is served; others are made for the longest that the model has."""
-    ropes = (getattr(hf_config, name, None) for name in ("rope_parameters", "rope_scaling"))
-    return any("longrope" in json.dumps(rope, default=str) for rope in ropes)
-
-
 def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
     """All that the finished tensors depend on besides the files of the base. To be taken before the model is built."""
     from vllm.distributed import get_tensor_model_parallel_rank
 
-    parallel = config.parallel_config
+    parallel, compilation = config.parallel_config, config.compilation_config
     key = {
         "engine": f"vllm {vllm.__version__}",
         "plugin": f"streamerd {streamerd.__version__}",
         "torch": torch.__version__,
         "platform": instruction_set(),
-        "architecture": ",".join(model_config.hf_config.architectures),
+        "architecture": ",".join(model_config.hf_config.architectures or []),
+        "implementation": str(model_config.model_impl),
+        "task": f"{model_config.runner_type} {model_config.convert_type}",
         "config": _hash_of(model_config.hf_config),
         "dtype": str(model_config.dtype),
         "quantization": str(model_config.quantization),
@@ -202,7 +162,9 @@ def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
         "ep": str(parallel.enable_expert_parallel),
         "draft": str(model_config.runner == "draft"),
         "lora": str(config.lora_config is not None),
-        "max_model_len": str(model_config.max_model_len) if _depends_on_length(model_config.hf_config) else "any",
+        "max_model_len": str(model_config.max_model_len),
+        "compilation": f"{int(compilation.mode)} {' '.join(sorted(compilation.custom_ops))}",
+        "additional": json.dumps(config.additional_config, sort_keys=True, default=str),
     }
     for name in sorted(envs.compile_factors()):
         if name in os.environ and name not in _NOT_IN_KEY:
@@ -210,99 +172,45 @@ def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
     return {field: _short(value) for field, value in key.items()}
 
 
-def name_of(options: Options, source: str, rank: int, size: int) -> str:
-    """The name of the published model: one for each source and rank, so that no model of another source has it."""
-    return f"{engine_name(options.name, source)}/vllm" + (f"-{rank}of{size}" if size > 1 else "")
+def stem_of(options: Options, source: str) -> str:
+    """What the names of all published models of a source begin with: no model of another source has it."""
+    return f"{engine_name(options.name, source)}/vllm-"
 
 
-# ---- the state that is compared ----
-
-
-def scalars_of(model: nn.Module) -> dict[str, str]:
-    """Every scalar attribute of the modules, of their methods and kernels, and the class of every object."""
-    seen: dict[str, str] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        seen[f"{path}:"] = type(module).__qualname__
-        for name, value in vars(module).items():
-            if name not in ("_parameters", "_buffers", "_modules") and name not in _NOT_COMPARED:
-                _describe(f"{path}:{name}", value, seen, _OBJECTS)
-    return seen
-
-
-def _describe(path: str, value: Any, seen: dict[str, str], depth: int) -> None:
-    if value is None or isinstance(value, (bool, int, float, str, enum.Enum, torch.dtype)):
-        seen[path] = repr(value)
-    elif isinstance(value, (list, tuple)):
-        seen[path] = f"{type(value).__name__} {len(value)}"
-        for i, inner in enumerate(value[:16]):
-            _describe(f"{path}[{i}]", inner, seen, depth - 1)
-    elif isinstance(value, functools.partial):
-        _describe(path, value.func, seen, depth)
-    elif callable(value) and hasattr(value, "__qualname__"):
-        seen[path] = value.__qualname__
-    else:
-        seen[path] = type(value).__qualname__
-        if depth > 0 and _is_entered(value) and not isinstance(value, nn.Module):
-            for name, inner in getattr(value, "__dict__", {}).items():
-                _describe(f"{path}.{name}", inner, seen, depth - 1)
-
-
-def _is_entered(value: Any) -> bool:
-    """Whether the attributes of an object are looked at: those of vLLM's own, except of configurations."""
-    module = type(value).__module__
-    return module.startswith("vllm.") and not module.startswith(("vllm.config.", *_NOT_ENTERED))
-
-
-def differences(published: Mapping[str, str], built: Mapping[str, str]) -> list[str]:
-    names = [*published, *(name for name in built if name not in published)]
-    return [
-        f"{name} is {built.get(name, 'absent')}, published {published.get(name, 'absent')}"
-        for name in names
-        if published.get(name) != built.get(name)
-    ]
-
-
-def _objects(value: Any, depth: int) -> Iterator[torch.Tensor]:
-    """Tensors in the attributes of an engine's objects."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth > 0 and isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _objects(inner, depth - 1)
-    elif depth > 0 and _is_entered(value):
-        for inner in getattr(value, "__dict__", {}).values():
-            yield from _objects(inner, depth - 1)
-
-
-def left_on_meta(model: nn.Module) -> list[str]:
-    """Where a tensor without memory is left: in a parameter, a buffer, an attribute, or an object that a module has."""
-    left = [item.name for item in _publish.items_of(model) if item.tensor.is_meta]
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, nn.Module) or name in ("_parameters", "_buffers", "_modules"):
-                continue
-            if any(tensor.is_meta for tensor in _objects(value, _OBJECTS)):
-                left.append(f"{path}.{name}")
-    return sorted(set(left))
+def name_of(options: Options, source: str, key: Mapping[str, str]) -> str:
+    """The name of the published model: one for each key, so that engines of several configurations have one each."""
+    digest = hashlib.sha256(json.dumps(sorted(key.items())).encode()).hexdigest()[:16]
+    rank = f"-{key['tp_rank']}of{key['tp_size']}" if key["tp_size"] != "1" else ""
+    return f"{stem_of(options, source)}{digest}{rank}"
 
 
 # ---- the engine's registries ----
 
 
+class Registries:
+    """What building a model registers with an engine: layers by name, experts, and rotary tables."""
+
+    def __init__(self, config: VllmConfig) -> None:
+        compilation = config.compilation_config
+        self._tables: tuple[dict[Any, Any], ...] = (compilation.static_forward_context, rotary_embedding._ROPE_DICT)
+        self._experts: list[Any] = compilation.static_all_moe_layers
+        self._kept = [dict(table) for table in self._tables], list(self._experts)
+
+    def restore(self) -> None:
+        tables, self._experts[:] = self._kept
+        for table, before in zip(self._tables, tables, strict=True):
+            table.clear()
+            table.update(before)
+
+
 @contextmanager
 def undone_on_failure(config: VllmConfig) -> Iterator[None]:
-    """After an exception the engine's registries are as before: layers by name, and rotary tables on meta."""
-    registries: tuple[dict[Any, Any], ...] = (
-        config.compilation_config.static_forward_context,
-        rotary_embedding._ROPE_DICT,
-    )
-    kept = [dict(registry) for registry in registries]
+    """After an exception the engine's registries are as before."""
+    registries = Registries(config)
     try:
         yield
     except BaseException:
-        for registry, before in zip(registries, kept, strict=True):
-            registry.clear()
-            registry.update(before)
+        registries.restore()
         raise
 
 
@@ -375,7 +283,7 @@ def load(
     if not is_configured(options):
         return load_as_usual()
     try:
-        require_known(config, model_config)
+        require_judgeable(config, model_config)
         require_marked(config)
         require_one(sources)
     except NotPublishable as reason:
@@ -406,7 +314,7 @@ def resident_name(options: Options, config: VllmConfig, source: str) -> str | No
     if not is_configured(options):
         return None
     try:
-        require_known(config, config.model_config)
+        require_judgeable(config, config.model_config)
         require_marked(config)
         sharing = Sharing(options, logging.getLogger(__name__), config, config.model_config, "", source)
         return sharing.name if sharing.search(claim=False, wait=False).state == "hit" else None
@@ -430,7 +338,9 @@ class Sharing:
         self._publication: Publication | None = None
         self._client: Client | None = None
         self._key = key_of(config, model_config)
-        self.name = name_of(options, source, int(self._key["tp_rank"]), int(self._key["tp_size"]))
+        self._pristine: VllmConfig | None = None
+        self._proof: vllm_proof.Proof | None = None
+        self.name = name_of(options, source, self._key)
 
     def _place(self) -> str:
         """Where the engine's own tensors are: only these are shared."""
@@ -448,6 +358,14 @@ class Sharing:
 
     def attach_or_claim(self) -> nn.Module | None:
         """The model, of published memory. None: there is none, and this process has the right to publish it."""
+        self._pristine = copy.deepcopy(self._config)
+        try:
+            return self._attach_or_claim()
+        except _Differs as differs:
+            self._specialise(differs)
+        return self._attach_or_claim()
+
+    def _attach_or_claim(self) -> nn.Module | None:
         found = self.search(claim=True)
         if found.publication is not None:
             if found.state != "absent":
@@ -459,67 +377,114 @@ class Sharing:
         with undone_on_failure(self._config):
             return self._attach(found.generation)
 
+    def _specialise(self, differs: _Differs) -> None:
+        """What differs though the fields of the key do not becomes a field of the key: a model beside the other."""
+        other = self.name
+        self._key["state"] = differs.state
+        self.name = name_of(self._options, self._source, self._key)
+        self._logger.info(
+            "streamerd: publish: this engine builds another model than the publisher of %s (%s): it has %s, beside it", other,
+            differs, self.name,
+        )  # fmt: skip
+        variants = [key for name, key in self._others() if "state" in key and name != self.name]
+        if len(variants) >= _VARIANTS:
+            raise NotPublishable(
+                f"{len(variants)} models of this source differ in more than their configuration: an attribute is another one "
+                "in each process"
+            )
+
+    def _others(self) -> list[tuple[str, dict[str, str]]]:
+        """The published models of this source, with their keys."""
+        assert self._client is not None
+        stem = stem_of(self._options, self._source)
+        models = self._client.call("list", after=stem)["models"]
+        return [(m["name"], m["published"]["key"]) for m in models if m["name"].startswith(stem) and "published" in m]
+
+    def _log_beside(self) -> None:
+        """What distinguishes this engine's model from the most similar other one."""
+        keys = [(name, key) for name, key in self._others() if name != self.name and key["tp_rank"] == self._key["tp_rank"]]
+        if not keys:
+            return
+        found = [(differences(key, self._key), name) for name, key in keys]
+        differs, name = min(found, key=lambda other: (len(other[0]), other[1]))
+        self._logger.info("streamerd: publish: it lies beside %s: %s", name, "; ".join(differs))
+
     def load_and_publish(self, load_as_usual: Callable[[], nn.Module]) -> nn.Module:
         """After attach_or_claim() has returned None. A model that cannot be published is the engine's own."""
         publication, self._publication = self._publication, None
-        assert publication is not None
+        assert publication is not None and self._pristine is not None
+        registries = Registries(self._config)
         try:
             with unpacked():
                 model = load_as_usual()
         except BaseException:
             publication.abort()
             raise
+        self._proof = None
         try:
-            require_declared(model)
-            items = _publish.items_of(model)
-            for item in items:
-                if item.tensor.nbytes <= _SMALL:
-                    item.flags |= CLONE
-            _publish.publish_items(publication, items, {_SCALARS: json.dumps(scalars_of(model))})
+            with unpacked():
+                self._publish(publication, model, self._pristine)
+            return model
         except Exception as error:
             self._logger.warning("streamerd: publish: %s was not published: %s", self.name, _line(error))
             self._logger.debug("streamerd: publish: publishing failed", exc_info=True)
             publication.abort()
+        unmark(self._config)
+        if self._proof is None or self._proof.is_intact():
             pack(model)
-            unmark(self._config)
-        else:
-            self._logger.info("streamerd: publish: published %s: %d tensors", self.name, len(items))
-        return model
+            return model
+        self._logger.warning("streamerd: publish: the model is loaded again, since it is not what it was")
+        del model
+        self._proof = None
+        registries.restore()
+        return load_as_usual()
+
+    def _publish(self, publication: Publication, model: nn.Module, pristine: VllmConfig) -> None:
+        proof = vllm_proof.Proof(model, self._config, pristine, self._prefix, self._key.get("state"), self._logger)
+        self._proof = proof
+        for storage in _publish.storages_of(proof.items):
+            if storage.end - storage.begin <= _SMALL:
+                for item in storage.items:
+                    item.flags |= CLONE
+        _publish.publish_items(publication, proof.items, {}, proof)
+        self._proof = None
+        self._logger.info("streamerd: publish: published %s: %d tensors", self.name, len(proof.items))
+        try:
+            self._log_beside()
+        except streamerd.Error as error:
+            self._logger.debug("streamerd: publish: %s", error)
 
     def _attach(self, generation: int) -> nn.Module:
         assert self._client is not None
         published = Published(self._client, self.name, generation, self._device)
         entries, attributes = published.entries(), published.attributes()
+        if vllm_proof.PROOF not in attributes:
+            raise NotPublishable(f"{self.name} was published without a proof")
+        scalars: State = json.loads(attributes[vllm_proof.SCALARS])
+        model = vllm_attach.build(self._config, self._model_config, self._prefix)
+        built = built_of(model)
+        differs = differences(changed(scalars, json.loads(attributes[vllm_proof.BUILT])), built)
+        if differs:
+            raise _Differs(differs, digest_of(built))
         storages = published.storages(TorchViews())
-        target = torch.device(self._config.device_config.device)
-        with set_default_torch_dtype(self._model_config.dtype):
-            with torch.device("meta"):
-                model: nn.Module = initialize_model(
-                    vllm_config=self._config, model_config=self._model_config, prefix=self._prefix
-                )
-            require_declared(model)
-            items = _publish.by_name(_publish.items_of(model))
-            _publish.require_names(items, entries, self.name)
-            _publish.install(_publish.parts_of(model), items, entries, storages)
-            with weights_already_processed():
-                process_weights_after_loading(model, self._model_config, target)
-        for layer in model.modules():  # vLLM recorded the default device of the moment
-            get_layerwise_info(layer).restore_device = target
-        model.eval()
-        self._require_equal(model, json.loads(attributes[_SCALARS]))
+        vllm_attach.complete(model, self._config, self._model_config, entries, storages, scalars)
+        differs = differences(scalars, scalars_of(model))
+        if differs:
+            raise NotPublishable(f"{self.name}: {_some(differs)}")
         self._logger.info(
             "streamerd: publish: attached to %s, generation %d: %d tensors, nothing was read or copied",
             self.name, generation, len(entries),
         )  # fmt: skip
         return model
 
-    def _require_equal(self, model: nn.Module, published: Mapping[str, str]) -> None:
-        left = left_on_meta(model)
-        if left:
-            raise NotPublishable(f"{self.name} lacks {', '.join(left[:5])}")
-        differs = differences(published, scalars_of(model))
-        if differs:
-            raise NotPublishable(
-                f"{self.name}: {len(differs)} attributes differ: {'; '.join(differs[:3])}; give engines with these options "
-                "a `name` of their own"
-            )
+
+def _some(differs: list[str]) -> str:
+    return f"{len(differs)} attributes differ: {'; '.join(differs[:3])}"
+
+
+class _Differs(NotPublishable):
+    """This engine builds another model than the publisher did. `state`: the digest of what it builds."""
+
+    def __init__(self, differs: list[str], state: str) -> None:
+        super().__init__(_some(differs))
+        self.state = state
