@@ -37,7 +37,7 @@ void core_end(void)
 {
         unsigned n = 0;
         uv_walk(&core_loop, close_handle, &n);
-        ck_assert_uint_eq(n, 2); /* those of core_wake and core_polls: the tested modules have closed theirs */
+        ck_assert_uint_eq(n, 4); /* those of core_wake and core_polls: the tested modules have closed theirs */
         while (uv_run(&core_loop, UV_RUN_NOWAIT) != 0)
                 ;
         ck_assert_int_eq(uv_loop_close(&core_loop), 0);

@@ -18,7 +18,8 @@ struct callback {
         bool posted; /* atomic: and not run yet */
 };
 
-/* NULL on failure. The handle is closed with the loop's others (uv_walk); free after the loop has run down. */
+/* By the loop's thread, before it starts other handles. NULL on failure. Its handles are closed with the loop's others
+ * (uv_walk); free after the loop has run down. */
 struct wake *wake_new(struct uv_loop_s *loop);
 struct wake *wake_free(struct wake *wake);
 

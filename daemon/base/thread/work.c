@@ -88,7 +88,6 @@ static void lane_append(struct work_pool *pool, uint64_t key, struct work *work)
         *lane->tail = work;
         lane->tail = &work->next;
         pool->queued++;
-        pthread_cond_signal(&pool->more);
 }
 
 /* ---- shares ----
@@ -283,6 +282,7 @@ static void run_one(struct work_pool *pool, struct work *work)
         if (moves) {
                 work->find_lane = NULL;
                 lane_append(pool, key, work);
+                pthread_cond_signal(&pool->more);
                 return;
         }
         pthread_mutex_unlock(&pool->mutex);
@@ -346,9 +346,11 @@ void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (
         work->item.run = work_done;
         work->run = run;
         work->done = done;
-        lock_scope(&pool->mutex);
+        pthread_mutex_lock(&pool->mutex);
         require(!pool->stopping);
         lane_append(pool, key, work);
+        pthread_mutex_unlock(&pool->mutex);
+        pthread_cond_signal(&pool->more); /* not before: the thread would wait for the mutex */
 }
 
 void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char *source), const char *source,
