@@ -81,7 +81,8 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
                 return false;
         g->settings = load->loads->defaults;
         g->settings.priority = load->priority;
-        g->caller = load->caller;
+        if (generation_set_caller(g, &load->caller) < 0)
+                return false;
         if (load->pattern == NULL)
                 return true;
         g->rank = (unsigned)load->n_targets - 1;

@@ -316,7 +316,8 @@ int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, co
         struct generation *g = generation_new(resident, p->name, source, p->device, p->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
-        r = quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, rounded, limits, error)
+        r = generation_set_caller(g, &p->caller) < 0 ? error_no_memory(error) : 0;
+        r = r ?: quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, rounded, limits, error)
                     ?: resident_charge_model(resident, p->name, p->device, users, p->caller.uid, limits,
                                              &g->model_charge, error);
         if (r < 0) {
@@ -324,7 +325,6 @@ int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, co
                 generation_put(g);
                 return r;
         }
-        g->caller = p->caller;
         g->settings = *settings;
         g->published = p->published;
         g->encryption = encryption_ref(p->encryption);

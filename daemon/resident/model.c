@@ -71,6 +71,7 @@ void resident_init(struct resident *resident, struct wake *wake, struct device *
         list_init(&resident->reap);
         list_init(&resident->unchecked);
         buckets_init(&resident->by_name);
+        callers_init(&resident->callers);
         generation_index_init(resident);
         idle_init(resident);
 }
@@ -134,46 +135,33 @@ const char *model_name_source(const struct model_name *name)
 
 const struct caller *model_name_caller(const struct model_name *name)
 {
-        return name->caller != NULL ? name->caller : &name->generation->caller;
+        return name->caller != NULL ? name->caller : name->generation->caller;
 }
 
-static void name_free(struct model_name *name)
+static void name_free(struct resident *resident, struct model_name *name)
 {
         if (name == NULL)
                 return;
         require(name->fallback == NULL && (name->generation == NULL || !tree_is_linked(&name->in_order)));
         free(name->source);
-        free(name->caller);
+        callers_put(&resident->callers, name->caller);
         free(name);
-}
-
-static bool same_caller(const struct caller *a, const struct caller *b)
-{
-        return a->uid == b->uid && a->gid == b->gid && a->n_groups == b->n_groups &&
-               memcmp(a->groups, b->groups, a->n_groups * sizeof(a->groups[0])) == 0;
-}
-
-static struct caller *caller_new(const struct caller *from)
-{
-        struct caller *caller = malloc(sizeof(*caller));
-        if (caller != NULL)
-                *caller = *from;
-        return caller;
 }
 
 int model_name_set_source(struct model_name *name, const char *source, const struct caller *caller)
 {
         if (strcmp(model_name_source(name), source) == 0)
                 return 0;
+        struct tree *callers = &name->generation->resident->callers;
         char *own_source = strdup(source);
-        struct caller *own_caller = caller_new(caller);
+        const struct caller *own_caller = callers_get(callers, caller);
         if (own_source == NULL || own_caller == NULL) {
                 free(own_source);
-                free(own_caller);
+                callers_put(callers, own_caller);
                 return STREAMER_ENOMEM;
         }
         free(name->source);
-        free(name->caller);
+        callers_put(callers, name->caller);
         name->source = own_source;
         name->caller = own_caller;
         name_due(name);
@@ -183,12 +171,12 @@ int model_name_set_source(struct model_name *name, const char *source, const str
 int generation_add_name(struct generation *generation, const char *name, const char *source,
                         const struct caller *caller, uid_t owner, struct quota_charge *charge)
 {
+        struct resident *resident = generation->resident;
         struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
         bool own_source = strcmp(source, generation->source) != 0;
-        bool own_caller = caller != NULL && !same_caller(caller, &generation->caller);
         if (n == NULL || (own_source && (n->source = strdup(source)) == NULL) ||
-            (own_caller && (n->caller = caller_new(caller)) == NULL)) {
-                name_free(n);
+            (caller != NULL && (n->caller = callers_get(&resident->callers, caller)) == NULL)) {
+                name_free(resident, n);
                 return STREAMER_ENOMEM;
         }
         strcpy(n->text, name);
@@ -264,7 +252,7 @@ static void forget_last_name(struct generation *generation)
 {
         if (generation->last_name != NULL)
                 tree_remove(&generation->resident->names, &generation->last_name->in_order);
-        name_free(generation->last_name);
+        name_free(generation->resident, generation->last_name);
         generation->last_name = NULL;
 }
 
@@ -300,6 +288,19 @@ static void remove_name(struct generation *generation, struct model_name *name)
         generation_reap_later(generation);
 }
 
+static const struct caller root;
+
+int generation_set_caller(struct generation *generation, const struct caller *caller)
+{
+        const struct caller *known = callers_get(&generation->resident->callers, caller);
+        if (known == NULL)
+                return STREAMER_ENOMEM;
+        if (generation->caller != &root)
+                callers_put(&generation->resident->callers, generation->caller);
+        generation->caller = known;
+        return 0;
+}
+
 static struct generation *generation_free(struct generation *generation)
 {
         require(generation->n_fallbacks == 0 && generation->persisted == NULL && list_empty(&generation->names));
@@ -324,6 +325,8 @@ static struct generation *generation_free(struct generation *generation)
         free(generation->segments);
         free(generation->error);
         free(generation->end.text);
+        if (generation->caller != &root)
+                callers_put(&generation->resident->callers, generation->caller);
         free(generation);
         return NULL;
 }
@@ -339,6 +342,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         g->sequence = ++resident->last_sequence;
         g->state = GENERATION_LOADING;
         g->device = device;
+        g->caller = &root;
         g->manifest.fd = g->arrival.fd = -1;
         g->refs = 1;
         list_init(&g->link);

@@ -33,8 +33,8 @@
 #include "daemon/base/tree.h"
 #include "daemon/crypt/encryption.h"
 #include "daemon/device/device.h"
+#include "daemon/resident/callers.h"
 #include "daemon/resident/published.h"
-#include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
 #include "proto/messages.h"
@@ -114,9 +114,9 @@ struct model_name {
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
         uint64_t sequence;          /* of all names, ascending */
-        uid_t owner;           /* the user who first loaded a model under it, and may load another source under it */
-        char *source;          /* canonical: what was loaded under it; NULL: the generation's */
-        struct caller *caller; /* for whom it was loaded under it; NULL: the generation's */
+        uid_t owner;  /* the user who first loaded a model under it, and may load another source under it */
+        char *source; /* canonical: what was loaded under it; NULL: the generation's */
+        const struct caller *caller; /* for whom it was loaded under it, of resident->callers; NULL: the generation's */
         /* The generation that the fd store still has under this name, because this one's is not stored yet; else NULL.
          */
         struct generation *fallback;
@@ -160,14 +160,14 @@ struct generation {
         struct model_name *last_name; /* that was removed; NULL: none */
         char *source;                 /* canonical */
         struct source_identity identity;
-        struct caller caller; /* for whom it was loaded */
-        char *pattern;        /* of the files of ranks; NULL: replicas */
+        const struct caller *caller; /* for whom it was loaded: generation_set_caller() */
+        char *pattern;               /* of the files of ranks; NULL: replicas */
         /* It was not loaded: a client made it (daemon/publish); else NULL. Constant while it is ready. */
         struct published *published;
         struct encryption *encryption;    /* of its files, or of the model that it was made from; NULL: none */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
-        struct source_notes *notes;       /* of its load; NULL: not known, after a restart */
+        struct source_notes *notes;       /* of its load; NULL: none, or not known after a restart */
         struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
         unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */
@@ -262,6 +262,7 @@ struct resident {
         uint64_t n_cached, n_cached_ranks;  /* numbers of cached generations; of these, generations that are ranks */
         struct idle idle[RESIDENT_DEVICES]; /* by device number */
         struct tree deadlines;              /* of generations, by the earliest time at which they may expire (idle.c) */
+        struct tree callers;                /* for whom models were loaded (callers.h) */
         struct buckets by_name;             /* of struct model_name, by what their text hashes to */
         struct tree names; /* the same, and the last names of those that drain: by text, then the oldest first */
         uint64_t last_name;
@@ -404,6 +405,8 @@ void generation_set_stored(struct generation *generation, enum stored_state stor
 /* NULL on ENOMEM. It is loading, has one name and one reference (the load's). `owner`: see generation_add_name(). */
 struct generation *generation_new(struct resident *resident, const char *name, const char *source,
                                   struct device *device, uid_t owner);
+/* For whom it is loaded; until then root. STREAMER_ENOMEM. */
+int generation_set_caller(struct generation *generation, const struct caller *caller);
 void generation_assign_number(struct generation *generation);
 void generation_set_number(struct generation *generation, uint64_t number);
 /* Of the files that it is loaded from. */

@@ -87,7 +87,7 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uin
                                        .id = id,
                                        .device = g->device->uuid,
                                        .charged = g->charged,
-                                       .caller = g->caller,
+                                       .caller = *g->caller,
                                        .n_segments = g->n_segments};
         for (unsigned i = 0; i < g->n_segments; i++) {
                 record.segments[i].size = g->segments[i].size;
@@ -232,11 +232,12 @@ int commit_record_restore(struct commit_record *record, struct generation *g, st
                 const struct manifest_view view = table_manifest(&manifest);
                 r = published_read(&g->published, &view, error);
         }
+        if (r == 0 && generation_set_caller(g, &record->caller) < 0)
+                r = error_no_memory(error);
         if (r < 0) {
                 table_drop(&manifest);
                 return r;
         }
-        g->caller = record->caller;
         g->manifest = manifest;
         generation_set_number(g, g->number);
         if (g->has_identity)

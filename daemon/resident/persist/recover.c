@@ -260,8 +260,8 @@ static int charge(struct persist *persist, struct generation *g, const struct co
         uint64_t bytes = generation_needs(sizes, record->n_segments, g->manifest.size);
         int r = generation_charge(g, bytes, error);
         if (r == 0 && users != NULL &&
-            (quota_hold(users, g->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
-             quota_hold(users, g->caller.uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
+            (quota_hold(users, g->caller->uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
+             quota_hold(users, g->caller->uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
                 r = error_no_memory(error);
         return r;
 }

@@ -127,7 +127,7 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
 /* Or published it; under any of its names. */
 static bool has_loaded(const struct generation *g, uid_t uid)
 {
-        bool has = uid == g->caller.uid;
+        bool has = uid == g->caller->uid;
         list_each_item (const struct model_name, name, &g->names, link)
                 has = has || uid == model_name_caller(name)->uid;
         return has;
@@ -143,14 +143,14 @@ int access_check_attach(const struct server *server, const struct conn *conn, co
                 return error_set(error, STREAMER_EPERM,
                                  "%s: uid %u published it, and only that user and root may attach to it "
                                  "(publish.across_uids allows it to uid %u, too)",
-                                 generation_name(g), (unsigned)g->caller.uid, (unsigned)uid);
+                                 generation_name(g), (unsigned)g->caller->uid, (unsigned)uid);
         if (g->encryption != NULL && !server->decrypted_across_uids)
                 return error_set(error, STREAMER_EPERM,
                                  "%s: %s for uid %u, and only users who have loaded it and root may attach to it "
                                  "(encryption.across_uids allows it to uid %u, too)",
                                  generation_name(g),
                                  g->published != NULL ? "made from what was decrypted" : "decrypted",
-                                 (unsigned)g->caller.uid, (unsigned)uid);
+                                 (unsigned)g->caller->uid, (unsigned)uid);
         return 0;
 }
 

@@ -20,7 +20,7 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
                 generation_drop_name(g, generation_name(g));
                 if (failed == NULL)
                         continue;
-                failed->caller = g->caller;
+                generation_set_caller(failed, g->caller); /* without memory for that it is root's */
                 generation_assign_number(failed);
                 generation_fail(failed, error);
                 generation_put(failed);

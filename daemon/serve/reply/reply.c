@@ -79,7 +79,7 @@ static void write_published(struct writer *w, const void *data)
         char shown[REDACTED_SOURCE];
         if (base->source != NULL)
                 redact_source(shown, base->source);
-        writer_map_of(w, ku64("uid", g->caller.uid), kstr("base", base->source != NULL ? shown : NULL),
+        writer_map_of(w, ku64("uid", g->caller->uid), kstr("base", base->source != NULL ? shown : NULL),
                       kif(base->has_digest, reply_digest_bytes("base_digest", base->digest)),
                       kcall("key", write_key, g->published));
 }

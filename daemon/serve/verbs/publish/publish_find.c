@@ -318,7 +318,7 @@ static void find_start(struct verb_task *task)
         find->checked = g != NULL ? g->number : 0;
         task->deferred.why = "the files of its base are still being examined";
         if (g != NULL && g->published->base.source != NULL)
-                r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, &g->caller,
+                r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, g->caller,
                                     find->task.server->loads->sources->roots);
         if (r < 0) {
                 error_no_memory(&task->error);
@@ -469,7 +469,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 if (g == NULL || g->published != NULL)
                         return error_set(error, STREAMER_ENOENT, "base: %s: %s", req->base_model,
                                          g == NULL ? "no such model" : "it was published itself");
-                caller = &g->caller;
+                caller = g->caller;
                 find->loaded = g->identity;
                 find->encryption = encryption_ref(g->encryption);
                 source = g->source;

@@ -54,7 +54,8 @@ static struct generation *full(const char *name)
                 ck_assert_int_eq(generation_make_segments(g, 1), 0);
         g->segments[0].pages = PAGES_THP;
         g->verified = g->has_identity = g->settings.pinned = true;
-        g->caller = (struct caller){.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2};
+        const struct caller caller = {.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2};
+        ck_assert_int_eq(generation_set_caller(g, &caller), 0);
         g->pattern = strdup("rank-{rank}");
         memset(g->identity.digest, 3, sizeof(g->identity.digest));
         memset(g->digest, 4, sizeof(g->digest));
@@ -94,7 +95,7 @@ TEST(a_commit_record_restores_all_fields_of_a_generation)
         ck_assert_msg(commit_record_restore(&record, is, &error) == 0, "%s", error.text);
         commit_record_deinit(&record);
         ck_assert_str_eq(is->pattern, "rank-{rank}");
-        ck_assert_int_eq(memcmp(&is->caller, &was->caller, sizeof(is->caller)), 0);
+        ck_assert_int_eq(memcmp(is->caller, was->caller, sizeof(*is->caller)), 0);
         ck_assert_int_eq(memcmp(&is->identity, &was->identity, sizeof(is->identity)), 0);
         ck_assert_int_eq(memcmp(is->digest, was->digest, sizeof(is->digest)), 0);
         ck_assert(is->verified && is->has_identity && !is->settings.pinned);

@@ -23,7 +23,7 @@ TEST(names_of_one_generation_have_their_own_source_caller_and_owner)
         const struct name_row first = row_of(g, "m"), alias = row_of(g, "alias");
         ck_assert_str_eq(first.source, g->source);
         ck_assert_str_eq(alias.source, "/other/path");
-        ck_assert(first.caller.uid == g->caller.uid && first.owner == 0);
+        ck_assert(first.caller.uid == g->caller->uid && first.owner == 0);
         ck_assert(alias.caller.uid == 7 && alias.caller.groups[0] == 9 && alias.owner == 7);
         ck_assert(first.loadable && alias.loadable && first.settings.pinned && alias.settings.pinned);
         ck_assert_str_eq(alias.device, devices[0]->uuid);
@@ -37,7 +37,7 @@ TEST(a_name_has_the_source_that_was_loaded_under_it_last)
         ck_assert_int_eq(model_name_set_source(name, "/other/path", &other), 0);
         ck_assert_str_eq(row_of(g, "m").source, "/other/path");
         ck_assert_uint_eq(row_of(g, "m").caller.uid, 7);
-        ck_assert_int_eq(model_name_set_source(name, "/other/path", &g->caller), 0); /* the same: nothing changes */
+        ck_assert_int_eq(model_name_set_source(name, "/other/path", g->caller), 0); /* the same: nothing changes */
         ck_assert_uint_eq(row_of(g, "m").caller.uid, 7);
 }
 
