@@ -239,6 +239,11 @@ static int make_disk_cache(struct daemon *d, struct error *error)
                        ?: disk_writer_new(&d->loads.disk_writer, d->sources.disk, &d->reader, error);
 }
 
+static void on_ring_unpinned(void *reader)
+{
+        reader_ring_unpinned(reader);
+}
+
 static int make_reader(struct daemon *d, struct error *error)
 {
         struct config *c = &d->config;
@@ -258,7 +263,8 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops},
                                    .network_threads = d->sources.http->opts.threads,
                                    .request_max = d->sources.http->opts.request_max,
-                                   .keeps_ring = d->devices.cuda != NULL,
+                                   .if_unpinned = d->devices.cuda != NULL ? cuda_if_unpinned : NULL,
+                                   .pinning = d->devices.cuda,
                                    .idle_ns = READER_IDLE_NS};
         for (size_t i = 0; i < c->n_warnings; i++)
                 log_warn("%s", c->warnings[i]);
@@ -267,7 +273,7 @@ static int make_reader(struct daemon *d, struct error *error)
                 return r;
         if (d->devices.cuda != NULL)
                 cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes,
-                              &d->reader.staging.pinned);
+                              &d->reader.staging.pinned, on_ring_unpinned, &d->reader);
         if (d->devices.cuda != NULL && c->cuda.context_at_start)
                 cuda_create_contexts(d->devices.cuda);
         if (d->devices.cuda != NULL && opts.memory_limit < ring)

@@ -113,6 +113,10 @@ struct device_ops {
         void (*free)(struct device *device);
 };
 
+/* The staging ring, as a device pins it. Copies from one that is not pinned work, through memory of the driver's own.
+ */
+enum ring_pinned { RING_NOT_PINNED, RING_PINNED, RING_PIN_REFUSED };
+
 /* What a device's handles mean for clients. */
 enum device_caps {
         /* A client can write to what it maps, and memory that it maps must not be freed: clients of one

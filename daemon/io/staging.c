@@ -131,6 +131,11 @@ bool staging_in_memory(const struct staging *staging)
         return staging->in_memory;
 }
 
+void staging_unpinned(struct staging *staging)
+{
+        staging->in_memory = staging->pages != PAGES_HUGETLB;
+}
+
 bool staging_is_free(const struct staging *staging)
 {
         return staging->n_free == staging->n_slots;

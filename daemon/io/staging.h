@@ -35,6 +35,7 @@ bool staging_place(struct staging *staging, const struct numa_choice *numa);
  * thread, for a slot that it holds. */
 bool staging_touch(struct staging *staging, unsigned char *slot);
 bool staging_in_memory(const struct staging *staging);
+void staging_unpinned(struct staging *staging);      /* a device had it pinned: then all of it is in memory */
 bool staging_is_free(const struct staging *staging); /* no slot is taken */
 /* Where it is in memory, and all slots are free; no device may have it pinned. Pages of the pool stay: the kernel would
  * not reserve them again. */

@@ -70,11 +70,22 @@ struct cuda *cuda_free(struct cuda *cuda)
         return NULL;
 }
 
-void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned)
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned, void (*unpinned)(void *context),
+                   void *context)
 {
         cuda->ring_pinned = pinned;
+        cuda->ring_unpinned = unpinned;
+        cuda->ring_context = context;
         cuda->ring = base;
         cuda->ring_bytes = bytes;
+}
+
+void cuda_if_unpinned(void *context, void (*give_back)(void *arg), void *arg)
+{
+        struct cuda *cuda = context;
+        lock_scope(&cuda->mutex);
+        if (cuda->pinned_by == NULL)
+                give_back(arg);
 }
 
 /* ---- errors ---- */
@@ -224,15 +235,14 @@ static bool is_expired(const struct cuda_device *d)
                (cuda->pinned_by != d || cuda->contexts == 1);
 }
 
-/* Readers cannot hold the context meanwhile. */
-static void destroy_run(struct work *work)
+/* Readers cannot hold the context meanwhile. True: the ring was pinned, and is not any more. */
+static bool destroy_context(struct cuda_device *d)
 {
-        struct cuda_device *d = container_of(work, struct cuda_device, work);
         struct cuda *cuda = d->cuda;
         lock_scope(&cuda->mutex);
         bool pins = cuda->pinned_by == d;
         if (!is_expired(d))
-                return;
+                return false;
         set_exists(d, false);
         pthread_mutex_unlock(&cuda->mutex);
         bool current = cuda_make_current(d, false, NULL) == 0 || !device_in_service(&d->device);
@@ -250,6 +260,14 @@ static void destroy_run(struct work *work)
         else if (pins)
                 cuda->pinned_by = NULL;
         d->idle_until = UINT64_MAX; /* until it is held again */
+        return current && pins;
+}
+
+static void destroy_run(struct work *work)
+{
+        struct cuda_device *d = container_of(work, struct cuda_device, work);
+        if (destroy_context(d))
+                d->cuda->ring_unpinned(d->cuda->ring_context);
 }
 
 /* Created at start. */

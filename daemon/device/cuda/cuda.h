@@ -42,12 +42,13 @@ uint64_t cuda_tick(struct cuda *cuda);
  * ring, before the ring is freed. False: some are held, or CUDA has not answered. Accepts NULL. */
 bool cuda_close(struct cuda *cuda);
 
-/* Copies from a ring that is not pinned work, through memory of the driver's own. */
-enum ring_pinned { RING_NOT_PINNED, RING_PINNED, RING_PIN_REFUSED };
-
-/* The ring, to be pinned when a device first has a context: before any load. *pinned (atomic) is its state. Drivers
- * from 580 on refuse one of more than 512 GiB. */
-void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned);
+/* The ring, to be pinned when a device first has a context: before any load. *pinned (atomic) is its state, enum
+ * ring_pinned; unpinned() is called on a device's thread when it is not pinned any more. Drivers from 580 on refuse one
+ * of more than 512 GiB. */
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned, void (*unpinned)(void *context),
+                   void *context);
+/* reader_opts.if_unpinned, of this `struct cuda`. */
+void cuda_if_unpinned(void *cuda, void (*give_back)(void *arg), void *arg);
 
 /* The devices of a name: "cuda:N", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" (one), "cuda:all". Writes at most n
  * ordinals; returns their number, or a STREAMER_E*. */

@@ -26,6 +26,8 @@ struct cuda {
         void *ring;
         uint64_t ring_bytes;
         unsigned *ring_pinned; /* enum ring_pinned, atomic */
+        void (*ring_unpinned)(void *context);
+        void *ring_context;
         struct list devices;   /* the loop's */
         pthread_mutex_t mutex; /* guards what follows, and the contexts' states. No CUDA call is made with it held */
         bool closing;

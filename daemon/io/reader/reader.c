@@ -373,6 +373,13 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
                 usage->blocks += job->in_flight;
 }
 
+void reader_ring_unpinned(struct reader *reader)
+{
+        lock_scope(&reader->mutex);
+        staging_unpinned(&reader->staging);
+        pthread_cond_broadcast(&reader->work); /* the last thread waits without end until then */
+}
+
 unsigned char *reader_slot_get_locked(struct reader *reader, int node)
 {
         bool in_memory = staging_in_memory(&reader->staging);

@@ -141,8 +141,11 @@ struct reader_opts {
         const struct engine_ops *engines[READ_ENGINES];
         unsigned network_threads; /* 0: there are no jobs of READ_HTTP */
         uint64_t request_max;     /* bytes of one request of such a job; at least a block */
-        bool keeps_ring;          /* its memory is not given back: a device may pin it at any time */
-        uint64_t idle_ns;         /* READER_IDLE_NS */
+        /* The ring may be pinned (staging.pinned): calls give_back(arg) unless it is, or is about to be, and keeps it
+         * from being pinned meanwhile. NULL: it is never pinned. */
+        void (*if_unpinned)(void *context, void (*give_back)(void *arg), void *arg);
+        void *pinning;    /* its context */
+        uint64_t idle_ns; /* READER_IDLE_NS */
 };
 
 struct engine {
@@ -217,6 +220,9 @@ bool reader_reads_storage(struct reader *reader, uint64_t storage);
 
 struct reader_usage {
         unsigned slots, used_slots, threads, stuck_threads;
+/* The ring is not pinned any more: its memory is given back, unless it is used meanwhile. From any thread. */
+void reader_ring_unpinned(struct reader *reader);
+
         unsigned blocks; /* in flight */
         uint64_t ring_bytes;
 };

@@ -229,10 +229,27 @@ bool reader_has_work_locked(const struct reader *reader, enum read_engine engine
 
 /* ---- tickets ---- */
 
-/* False: nothing came for long, and the thread is to end. The last one stays, and gives the ring's memory back. */
+static void give_back(void *staging)
+{
+        staging_give_back(staging);
+}
+
+static void give_ring_back(struct reader *reader)
+{
+        const struct reader_opts *opts = &reader->opts;
+        if (!staging_is_free(&reader->staging))
+                return;
+        if (opts->if_unpinned != NULL)
+                opts->if_unpinned(opts->pinning, give_back, &reader->staging);
+        else
+                give_back(&reader->staging);
+}
+
+/* False: nothing came for long, and the thread is to end. The last one stays, and gives the ring's memory back, unless
+ * a device has it pinned. */
 static bool wait_for_work(struct reader *reader, struct engine *engine)
 {
-        bool gives_back = staging_in_memory(&reader->staging) && !reader->opts.keeps_ring;
+        bool gives_back = staging_in_memory(&reader->staging) && load_relaxed(&reader->staging.pinned) != RING_PINNED;
         bool for_ever = engine->alive - engine->stuck == 1 && !gives_back;
         struct timespec until = timespec_of(now_ns() + reader->opts.idle_ns);
         engine->waiting++;
@@ -243,8 +260,8 @@ static bool wait_for_work(struct reader *reader, struct engine *engine)
                 return true;
         if (engine->alive - engine->stuck > 1)
                 return false;
-        if (gives_back && staging_is_free(&reader->staging))
-                staging_give_back(&reader->staging);
+        if (gives_back)
+                give_ring_back(reader);
         return true;
 }
 

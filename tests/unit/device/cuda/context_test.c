@@ -15,7 +15,19 @@ static struct fake_state *state;
 static struct cuda *cuda;
 static struct device *devices[GPUS];
 static unsigned char ring[4096];
-static unsigned pinned;
+static unsigned pinned, n_unpinned, n_given_back;
+
+static void on_unpinned(void *context)
+{
+        ck_assert_ptr_eq(context, ring);
+        add_relaxed(&n_unpinned, 1);
+}
+
+static void give_back(void *arg)
+{
+        ck_assert_ptr_eq(arg, &pinned);
+        n_given_back++;
+}
 
 static struct error error;
 
@@ -32,7 +44,7 @@ static void begin(void)
         setenv("STREAMER_CUDA_LIBRARY", driver, 1);
         state = fake_state_map(path);
         ck_assert_msg(cuda_new(&cuda, runtime, &settings, &error) == 0, "%s", error.text);
-        cuda_set_ring(cuda, ring, sizeof(ring), &pinned);
+        cuda_set_ring(cuda, ring, sizeof(ring), &pinned, on_unpinned, ring);
         for (int i = 0; i < GPUS; i++)
                 ck_assert_msg(cuda_device_new(&devices[i], cuda, i, &opts, core_wake, &error) == 0, "%s", error.text);
 }
@@ -208,4 +220,22 @@ TEST(the_next_load_pins_a_ring_that_was_refused)
         ck_assert_uint_eq(pinned, RING_PIN_REFUSED);
         use(1);
         ck_assert_uint_eq(pinned, RING_PINNED);
+}
+
+TEST(the_ring_is_given_back_only_while_no_context_pins_it)
+{
+        cuda_if_unpinned(cuda, give_back, &pinned);
+        ck_assert_uint_eq(n_given_back, 1);
+        fake_hang(state, "cudaHostRegister", 0);
+        begin_use(0);
+        AWAIT(is_hung());
+        cuda_if_unpinned(cuda, give_back, &pinned);
+        fake_unhang(state);
+        end_use(0);
+        cuda_if_unpinned(cuda, give_back, &pinned);
+        ck_assert_uint_eq(n_given_back, 1);
+        ck_assert_uint_eq(n_unpinned, 0);
+        AWAIT(has_no_context() && load_relaxed(&n_unpinned) == 1);
+        cuda_if_unpinned(cuda, give_back, &pinned);
+        ck_assert_uint_eq(n_given_back, 2);
 }

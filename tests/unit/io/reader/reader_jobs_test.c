@@ -10,11 +10,16 @@ static struct read_fixture r;
 
 CORE_FIXTURE(NULL, read_fixture_reader_end);
 
-static void idle_soon(bool keeps_ring)
+static void idle_soon(void)
 {
         lock_scope(&reader.mutex);
         reader.opts.idle_ns = SECOND / 100;
-        reader.opts.keeps_ring = keeps_ring;
+}
+
+/* Pages of the pool stay. */
+static bool is_of_the_pool(void)
+{
+        return reader.staging.pages == PAGES_HUGETLB;
 }
 
 static bool in_memory(void)
@@ -77,7 +82,7 @@ TEST(without_work_threads_end_and_the_ring_takes_no_memory)
 {
         read_fixture_reader_begin(4, 8 * BLOCK);
         ck_assert(!staging_in_memory(&reader.staging));
-        idle_soon(false);
+        idle_soon();
         for (int i = 0; i < 3; i++) {
                 struct read_fixture hidden;
                 read_fixture_begin(&hidden, blocks_file(format_text("h%d", i), 8), true);
@@ -88,14 +93,48 @@ TEST(without_work_threads_end_and_the_ring_takes_no_memory)
         }
 }
 
-TEST(the_ring_of_a_reader_that_keeps_it_stays_in_memory)
+TEST(a_pinned_ring_stays_in_memory_until_it_is_unpinned)
 {
         read_fixture_reader_begin(4, 8 * BLOCK);
-        idle_soon(true);
+        if (is_of_the_pool())
+                return;
+        idle_soon();
+        store_relaxed(&reader.staging.pinned, RING_PINNED);
         read_fixture_begin(&r, blocks_file("h", 8), true);
         read_all(&r);
         threads_await_asleep("reader", 1);
         ck_assert(in_memory());
+        store_relaxed(&reader.staging.pinned, RING_NOT_PINNED);
+        reader_ring_unpinned(&reader);
+        AWAIT(!in_memory());
+}
+
+static bool is_being_pinned = true;
+static unsigned n_refused;
+
+static void unless_it_is_being_pinned(void *context, void (*give_back)(void *arg), void *arg)
+{
+        ck_assert_ptr_eq(context, &n_refused);
+        if (load_relaxed(&is_being_pinned))
+                add_relaxed(&n_refused, 1);
+        else
+                give_back(arg);
+}
+
+TEST(a_ring_that_is_about_to_be_pinned_stays_in_memory)
+{
+        read_fixture_reader_begin(4, 8 * BLOCK);
+        if (is_of_the_pool())
+                return;
+        idle_soon();
+        reader.opts.if_unpinned = unless_it_is_being_pinned;
+        reader.opts.pinning = &n_refused;
+        read_fixture_begin(&r, blocks_file("h", 8), true);
+        read_all(&r);
+        AWAIT(load_relaxed(&n_refused) > 1);
+        ck_assert(in_memory());
+        store_relaxed(&is_being_pinned, false);
+        AWAIT(!in_memory());
 }
 
 TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
