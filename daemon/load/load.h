@@ -217,8 +217,10 @@ struct load_part {
         struct disk_write *write;   /* what is stored there behind the load; a reference; NULL: nothing */
         struct sha_step *sha_steps; /* of each file */
         size_t files_checked;
-        bool built;    /* the manifest */
-        bool checking; /* a worker's, while the load is CHECKING */
+        bool built;          /* the manifest */
+        uint64_t noticed_ns; /* clients were notified of tensors last; 0: not yet */
+        bool notice_due;     /* of later ones they were not */
+        bool checking;       /* a worker's, while the load is CHECKING */
 
         struct work build;
         struct error build_error;
@@ -331,6 +333,8 @@ struct loads {
         void *context;
 };
 
+        /* loads_notify_arrivals() is to be called then. NULL: each arrival is notified at once. */
+        void (*arrives_later)(struct loads *loads, uint64_t at_ns);
 void loads_init(struct loads *loads);
 bool loads_empty(const struct loads *loads);
 /* No load begins any more, and watchers are called before this returns. */
@@ -350,6 +354,10 @@ int loads_default_name(const struct loads *loads, const char *source, const char
                        struct error *error);
 
 /* The newest that has not ended and has this name; NULL if none. */
+/* Notifies of tensors that have arrived since clients were notified last; when it is to be called again, UINT64_MAX:
+ * when arrives_later() says so. */
+uint64_t loads_notify_arrivals(struct loads *loads);
+
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
 /* Its weight in the reader, and its place in admission. */

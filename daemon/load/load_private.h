@@ -121,7 +121,19 @@ int part_plan(struct load_part *part, struct error *error);
 /* On a worker: compares samples of what the target holds with what was read, or copied from the host cache. */
 void target_compare(struct load_target *target);
 /* On the loop, after that: a target whose samples differ fails, and its kind of page is not used again. */
-void target_compared(struct load_target *target);
+void target_compared(struct load_target *target, const struct error *error);
+/* On a worker, once the source is open: its files are so small that the first reads, of their headers, bring all of
+ * them, to host memory alone; and once it is planned: their bytes can be placed by any thread. */
+bool load_may_be_small(const struct load *load);
+bool load_is_small(const struct load *load);
+/* On a worker: does for the part of a small load what reader threads do, and builds its manifest; and on the loop,
+ * after that. */
+void part_place(struct load_part *part, struct error *error);
+void part_take_placed(struct load_part *part);
+/* On a worker, when nothing of a small load is left to do: what it has left can be freed on the loop. */
+void load_close_files(struct load *load);
+/* Notifies of tensors whose pause is over; when it is to be called again, UINT64_MAX: not for this part. */
+uint64_t part_notify_arrivals(struct load_part *part, uint64_t now);
 /* While READING: starts to read. */
 void part_read(struct load_part *part);
 void part_set_state(struct load_part *part, enum part_state state); /* asserts that it may follow */

@@ -29,6 +29,17 @@ void loads_cancel_all(struct loads *loads)
                 load_call_watchers(load);
 }
 
+uint64_t loads_notify_arrivals(struct loads *loads)
+{
+        uint64_t now = now_ns(), next = UINT64_MAX;
+        list_each_item (struct load, load, &loads->all, link)
+                load_each_part (part, load) {
+                        uint64_t at = part_notify_arrivals(part, now);
+                        next = at < next ? at : next;
+                }
+        return next;
+}
+
 /* ---- beginning ---- */
 
 /* Without a name: the only device. */

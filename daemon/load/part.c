@@ -116,11 +116,26 @@ int part_plan(struct load_part *part, struct error *error)
 
 /* ---- arrivals ---- */
 
-static void on_arrived(struct callback *item)
+#define PAUSE_NS (20 * MS)
+#define PAUSE_OF_LEASE_NS (MS / 10)
+
+static uint64_t next_notice(const struct load_part *part)
+{
+        uint64_t leases = 0;
+        for (size_t i = 0; i < part->n_targets; i++)
+                if (target_lives(part->targets[i]))
+                        leases += part->targets[i]->generation->n_leases;
+        uint64_t pause = leases * PAUSE_OF_LEASE_NS;
+        return part->noticed_ns + (pause > PAUSE_NS ? pause : PAUSE_NS);
+}
+
+static void notice(struct load_part *part, uint64_t now)
 {
         struct load_part *part = container_of(item, struct load_part, arrived);
         struct load *load = part->load;
-        for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++) {
+        part->noticed_ns = arrivals_count(&part->arrivals) > 0 ? now : 0;
+        part->notice_due = false;
+        for (size_t i = 0; i < part->n_targets && !load_ended(load->state); i++) {
                 struct generation *g = part->targets[i]->generation;
                 /* No tables: a copy to the device failed before they were made, and the loop has not handled it yet. */
                 if (target_lives(part->targets[i]) && g->manifest.fd >= 0)
@@ -131,6 +146,30 @@ static void on_arrived(struct callback *item)
 /* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are released ---- */
 
 static void sha_run(struct work *work)
+static void on_arrived(struct callback *item)
+{
+        struct load_part *part = container_of(item, struct load_part, arrived);
+        struct loads *loads = part->load->loads;
+        uint64_t now = now_ns();
+        if (!part->built || part->notice_due || load_ended(part->load->state))
+                return;
+        part->notice_due = loads->arrives_later != NULL && part->noticed_ns != 0 && now < next_notice(part);
+        if (part->notice_due)
+                loads->arrives_later(loads, next_notice(part));
+        else
+                notice(part, now);
+}
+
+uint64_t part_notify_arrivals(struct load_part *part, uint64_t now)
+{
+        if (!part->notice_due || load_ended(part->load->state))
+                return UINT64_MAX;
+        if (now < next_notice(part))
+                return next_notice(part);
+        notice(part, now);
+        return UINT64_MAX;
+}
+
 {
         struct sha_step *step = container_of(work, struct sha_step, work);
         struct load_part *part = step->part;

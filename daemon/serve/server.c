@@ -223,6 +223,30 @@ static void on_arrived(struct loads *loads, struct generation *generation)
         deferred_recheck(loads->context);
 }
 
+static void on_arrivals(uv_timer_t *timer);
+
+/* No later than it is due already. */
+static void start_arrivals(struct server *server, uint64_t at)
+{
+        uint64_t now = now_ns();
+        if (at >= server->arrivals_at_ns || server->closing)
+                return;
+        server->arrivals_at_ns = at;
+        uv_timer_start(&server->arrivals, on_arrivals, at > now ? (at - now + MS - 1) / MS : 0, 0);
+}
+
+static void on_arrivals(uv_timer_t *timer)
+{
+        struct server *server = timer->data;
+        server->arrivals_at_ns = UINT64_MAX;
+        start_arrivals(server, loads_notify_arrivals(server->loads));
+}
+
+static void on_arrives_later(struct loads *loads, uint64_t at_ns)
+{
+        start_arrivals(loads->context, at_ns);
+}
+
 /* Requests wait for a name that is loading, too, and the end of a denied load is no change of a generation. */
 static void on_loads_ended(struct loads *loads, bool subscribed)
 {
@@ -266,9 +290,10 @@ static int start_handles(struct server *server, struct error *error)
         loop_task_init(&server->answer, server->loop, deferred_answer);
         loop_task_init(&server->notify, server->loop, events_send_next);
         uv_timer_init(server->loop, &server->tick);
+        uv_timer_init(server->loop, &server->arrivals);
         uv_prepare_init(server->loop, &server->about_to_wait);
-        server->tick.data = server->about_to_wait.data = server;
-        server->tick_at_ns = UINT64_MAX;
+        server->tick.data = server->arrivals.data = server->about_to_wait.data = server;
+        server->tick_at_ns = server->arrivals_at_ns = UINT64_MAX;
         server->second_at_ns = now_ns() + SECOND;
         uv_prepare_start(&server->about_to_wait, on_about_to_wait);
         start_timer(server, now_ns() + TICK_NS);
@@ -308,6 +333,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->resident->changed = on_changed;
         server->loads->desired_source = desired_source;
         server->loads->arrived = on_arrived;
+        server->loads->arrives_later = on_arrives_later;
         server->loads->ended = on_loads_ended;
         server->loads->stores = on_stores;
         return listen_at(server, listener, path, error) ?: start_handles(server, error);
@@ -322,6 +348,7 @@ void server_close(struct server *server)
         uv_close((uv_handle_t *)&server->accept_poll, NULL);
         listener_close(&server->listener);
         uv_close((uv_handle_t *)&server->tick, NULL);
+        uv_close((uv_handle_t *)&server->arrivals, NULL);
         uv_close((uv_handle_t *)&server->about_to_wait, NULL);
         loads_cancel_all(server->loads);
         publications_stop(&server->publications);

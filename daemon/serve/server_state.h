@@ -80,7 +80,9 @@ struct server {
         uv_timer_t tick;
         uv_prepare_t about_to_wait;
         uint64_t tick_at_ns, second_at_ns;
-        uint64_t n_happened; /* what the loop had been called for when the timer was started last */
+        uv_timer_t arrivals;     /* calls loads_notify_arrivals() */
+        uint64_t arrivals_at_ns; /* UINT64_MAX: not */
+        uint64_t n_happened;     /* what the loop had been called for when the timer was started last */
         uint64_t n_accepted;
         bool closing; /* server_close() */
 
