@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A device owns weight memory. A segment is one allocation. Threads: alloc and release run on the device's own thread
- * (device->thread) and nowhere else; prepare and put on reader threads; read on any worker. The byte budget belongs to
- * the loop thread.
+ * (device->thread) and nowhere else, but see DEVICE_SMALL_ANYWHERE; prepare and put on reader threads; read on any
+ * worker. The byte budget belongs to the loop thread.
  *
  * Blocks are read in place into segments that have a `base`, and through staging slots into others:
  * by put(), which is complete on return, or if the device has copiers by copy(), which is complete
@@ -124,6 +124,8 @@ enum device_caps {
         DEVICE_SHARED_WRITABLE = 1,
         /* A segment is a descriptor that holds the memory by itself, so it can outlive the daemon. */
         DEVICE_PERSISTENT = 2,
+        /* A segment of at most layout.small bytes may be allocated on any worker, which it does not hold up. */
+        DEVICE_SMALL_ANYWHERE = 4,
 };
 
 struct device {

@@ -113,6 +113,12 @@ static inline const char *object_name(const struct object *object)
         return object->folder_len > 0 ? object->path + object->folder_len : slash != NULL ? slash + 1 : object->path;
 }
 
+/* Its first read brings all of it. */
+static inline bool object_is_read(const struct object *object)
+{
+        return object->version.size <= object->first_read;
+}
+
 /* All of one kind; n may be 0. */
 static inline int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
 {

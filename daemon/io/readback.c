@@ -24,6 +24,8 @@ int readback_init(struct readback *readback, struct reader *reader, struct devic
                 return readback->copier != NULL ? 0 : error->code;
         }
         put_slots(readback);
+        if (device->ops->view_open != NULL)
+                return 0;
         readback->to[0] = malloc(READBACK_PIECE);
         return readback->to[0] != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory to read back");
 }

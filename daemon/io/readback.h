@@ -24,7 +24,7 @@ typedef bool readback_runs_fn(void *context, struct readback_run *run);
 struct readback {
         struct reader *reader;
         struct copier *copier; /* NULL: nothing is read ahead */
-        unsigned char *to[2];  /* slots, with a copier; else a buffer, and NULL */
+        unsigned char *to[2];  /* slots, with a copier; else a buffer, unless there are views, and NULL */
         unsigned turn;         /* which of them is next */
         readback_runs_fn *runs;
         void *context;

@@ -42,11 +42,12 @@ static void sample_run(struct load *load)
 
 /* ---- planning, on a worker ---- */
 
-static void plan_run(struct load *load)
+static void plan_run(struct load *load, struct error *error)
 {
-        for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
+        for (size_t i = 0; i < load->n_parts && error->code == 0; i++)
                 if (part_first(&load->parts[i]) != NULL)
-                        part_plan(&load->parts[i], &load->step_error);
+                        part_plan(&load->parts[i], error);
+        load->is_small = error->code == 0 && load_is_small(load);
 }
 
 /* ---- checking, on a worker ---- */
@@ -66,15 +67,70 @@ static bool is_replaced(const struct load *load)
         return replaced;
 }
 
-static void check_run(struct load *load)
+static void check_run(struct load *load, struct error *error)
 {
-        int r = load->sampled ? 0 : load_sample_parts(load, &load->step_error);
-        r = r ?: source_check(&load->opened, &load->step_error);
+        int r = load->sampled ? 0 : load_sample_parts(load, error);
+        r = r ?: source_check(&load->opened, error);
         if (r < 0)
                 load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
                         arrivals_finish(&load->parts[i].arrivals);
+}
+
+/* ---- work ahead ----
+ *
+ * Each step costs a worker and the loop a wake-up, which for a small load is more than its work. So the worker that
+ * opens the source of one plans, too, and one that allocates its memory also places its bytes, which came with the
+ * headers, checks the source and compares. The loop then passes through the same states, and takes the result of each
+ * (take_ahead). Work that fails is the last. */
+
+#define AHEAD(state) (1u << (state))
+
+/* Its results are those of this state. True: it has not failed. */
+static bool add_ahead(struct load *load, enum load_state state)
+{
+        load->ahead.states |= AHEAD(state);
+        return load->ahead.error.code == 0;
+}
+
+static void plan_ahead(struct load *load)
+{
+        if (load->step_error.code != 0 || !load->is_new || !load_may_be_small(load))
+                return;
+        plan_run(load, &load->ahead.error);
+        add_ahead(load, LOAD_PLANNING);
+}
+
+static void fill_ahead(struct load_target *target)
+{
+        struct load *load = target->load;
+        struct error *error = &load->ahead.error;
+        require(load->is_small && load->ahead.states == 0 && error->code == 0);
+        if (target->step_error.code != 0)
+                return;
+        part_place(target->part, error);
+        if (!add_ahead(load, LOAD_READING))
+                return;
+        check_run(load, error);
+        if (!add_ahead(load, LOAD_CHECKING))
+                return;
+        target_compare(target, error);
+        if (add_ahead(load, LOAD_COMPARING))
+                load_close_files(load);
+}
+
+/* On the loop, which has entered the state. True: its work is done, with the result in step_error. */
+static bool take_ahead(struct load *load, enum load_state state)
+{
+        if (!(load->ahead.states & AHEAD(state)))
+                return false;
+        load->ahead.states &= ~AHEAD(state);
+        bool last = load->ahead.states == 0;
+        load->step_error = last ? load->ahead.error : (struct error){0};
+        if (last)
+                load->ahead.error = (struct error){0};
+        return true;
 }
 
 /* ---- steps of the load: in a lane ---- */
@@ -89,15 +145,16 @@ static void step_run(struct work *work)
                 break;
         case LOAD_OPENING:
                 open_run(load);
+                plan_ahead(load);
                 break;
         case LOAD_SAMPLING:
                 sample_run(load);
                 break;
         case LOAD_PLANNING:
-                plan_run(load);
+                plan_run(load, &load->step_error);
                 break;
         case LOAD_CHECKING:
-                check_run(load);
+                check_run(load, &load->step_error);
                 break;
         default:
                 require(false);
@@ -133,6 +190,8 @@ static void target_step_run(struct work *work)
         switch (target->load->step_of) {
         case LOAD_ALLOCATING:
                 target_allocate(target);
+                if (target->load->is_small)
+                        fill_ahead(target);
                 break;
         case LOAD_RELEASING:
                 target_deallocate(target);
@@ -141,7 +200,7 @@ static void target_step_run(struct work *work)
                 target_copy(target);
                 break;
         case LOAD_COMPARING:
-                target_compare(target);
+                target_compare(target, &target->step_error);
                 break;
         default:
                 require(false);
@@ -175,12 +234,26 @@ static void target_step_done(struct work *work)
         else if (load->state == LOAD_ALLOCATING && is_refused(target))
                 load->refused = true;
         else if (load->state == LOAD_COMPARING)
-                target_compared(target);
+                target_compared(target, &target->step_error);
         else if (target->step_error.code != 0)
                 target_fail(target, &target->step_error);
         else if (load->state == LOAD_COPYING)
                 target_take_copy(target);
         load_advance(load);
+}
+
+/* On the device's thread, but for comparing, which reads the device for as long as that takes, and for all of a small
+ * load. */
+static void submit_target_step(struct load_target *target, enum load_state state)
+{
+        struct load *load = target->load;
+        bool small = state == LOAD_ALLOCATING && load->is_small;
+        struct work_pool *pool = small || state == LOAD_COMPARING ? load->loads->pool : target->device->thread;
+        uint64_t lane = small                     ? load->lane
+                        : state == LOAD_COMPARING ? WORK_LANE_DEVICE(target->device->number)
+                                                  : (uint64_t)WORK_LANE_CPU;
+        target->step.user = small ? load->step.user : 0;
+        work_submit(pool, lane, &target->step, target_step_run, target_step_done);
 }
 
 /* For each target that lives. */
@@ -189,13 +262,10 @@ static void start_target_steps(struct load *load)
         require(!load->stepping && load->n_steps == 0);
         load->step_of = load->state;
         load_each_open (t, load) {
-                bool on_thread = load->state != LOAD_COMPARING; /* which reads the device, for as long as that takes */
                 t->step_error = (struct error){0};
                 load->pending++;
                 load->n_steps++;
-                work_submit(on_thread ? t->device->thread : load->loads->pool,
-                            on_thread ? WORK_LANE_CPU : WORK_LANE_DEVICE(t->device->number), &t->step, target_step_run,
-                            target_step_done);
+                submit_target_step(t, load->state);
         }
         require(load->n_steps > 0);
 }
@@ -231,10 +301,29 @@ static void begin_checking(struct load *load)
         start_step(load, load->lane);
 }
 
+/* What a worker has done of READING, CHECKING and COMPARING: load_advance() takes the rest of the results. */
+static void take_placed(struct load *load, enum load_state state)
+{
+        struct load_target *target = &load->targets[0];
+        if (state == LOAD_READING)
+                reader_announce_end(load->loads->reader, &load->announced);
+        if (state == LOAD_READING && load->step_error.code != 0)
+                load_fail_targets(load, NULL, &load->step_error);
+        else if (state == LOAD_READING)
+                part_take_placed(target->part);
+        else if (state == LOAD_COMPARING)
+                target_compared(target, &load->step_error);
+}
+
 /* May end the load. */
 static void enter(struct load *load, enum load_state state)
 {
         load_set_state(load, state);
+        if (take_ahead(load, state)) {
+                if (state >= LOAD_READING)
+                        take_placed(load, state);
+                return;
+        }
         switch (state) {
         case LOAD_OPENING:
         case LOAD_SAMPLING:
@@ -276,7 +365,7 @@ static void enter(struct load *load, enum load_state state)
 static void take_notes(struct load *load)
 {
         load_each_open (t, load)
-                if (t->generation != NULL)
+                if (t->generation != NULL && !source_notes_empty(t->part->notes))
                         t->generation->notes = source_notes_ref(t->part->notes);
 }
 
@@ -303,6 +392,7 @@ static void coalesce(struct load *load)
                 enter(load, LOAD_AWAITING);
                 break;
         case COALESCE_LOADS:
+                load->is_small = load->is_small && !load->cached;
                 if (load->cached)
                         take_notes(load);
                 enter(load, load->cached ? LOAD_QUEUED : LOAD_PLANNING);
@@ -448,12 +538,9 @@ static bool work_is_done(const struct load *load)
         return false;
 }
 
-/* Something of the work of its state is done. If all is, enters the next state, or ends the load. */
-static void load_advance(struct load *load)
+/* The work of its state is done: enters the next state, or ends the load. */
+static void leave_state(struct load *load)
 {
-        require(load->magic == LOAD_MAGIC);
-        if (!work_is_done(load))
-                return;
         switch (load->state) {
         case LOAD_LOCATING:
                 if (source_is_local(load->source) && !load->dry_run)
@@ -533,6 +620,14 @@ static void load_advance(struct load *load)
         }
 }
 
+/* Something of the work of its state is done. If all is, enters the next state, whose work may be done, too. */
+static void load_advance(struct load *load)
+{
+        require(load->magic == LOAD_MAGIC);
+        while (work_is_done(load))
+                leave_state(load);
+}
+
 static void on_advance(struct callback *item)
 {
         struct load *load = container_of(item, struct load, advance);
@@ -540,7 +635,7 @@ static void on_advance(struct callback *item)
                 load_advance(load);
 }
 
-/* A worker looks the source's file system up first, in a file as well: the announcement names it. */
+/* The source's file system is looked up first, in a file as well: the announcement names it. */
 void load_launch(struct load *load)
 {
         require(load->state == LOAD_LOCATING && load->id == 0);
@@ -550,7 +645,12 @@ void load_launch(struct load *load)
         load->loads->n_background += load->background ? 1 : 0;
         load->advance.run = on_advance;
         loads_check_prefault(load->loads);
-        start_step(load, WORK_LANE_CPU);
+        const struct load_target *first = &load->targets[0];
+        load->is_new = resident_on(load->loads->resident, load->name, GENERATION_READY, first->device) == NULL;
+        if (source_lane_known(load->source, &load->lane))
+                load_advance(load);
+        else
+                start_step(load, WORK_LANE_CPU);
 }
 
 /* ---- prefaulting ----

@@ -13,7 +13,7 @@
  * All transitions happen on the loop, in load_advance() (load.c), which has the whole life in one switch; only ends
  * are decided elsewhere, too (load_end). The work of a state runs elsewhere and reports through wake:
  *
- *   locating    a worker                  finds the lane of the source's file system
+ *   locating    a worker                  finds the lane of the source's file system, unless the loop knows it
  *   opening     that lane                 opens the source's files
  *   sampling    the lane                  some of their bytes, where a resident model is the same by all else; it comes
  *                                         between opening or awaiting and what follows
@@ -26,6 +26,9 @@
  *   reading     reader threads            blocks; workers build the manifests, and check files with SHA-256
  *   checking    the lane                  the source again, and the model digest
  *   comparing   the devices' lanes        samples of the resident bytes with what was read (content/spot_check.h)
+ *
+ * Of a small load, whose files come whole with their headers, one step does the work of several states: a worker opens
+ * and plans, and a worker does all from allocating to comparing (load.c, work ahead).
  *
  * Targets and parts. A target is a device and its generation. A part is what is planned and read once: replicas on
  * devices of one layout are targets of one part, whose blocks are copied to each; the host, where blocks are read in
@@ -285,8 +288,15 @@ struct load {
         struct error step_error;
         enum load_state step_of; /* the state whose steps are in flight; constant meanwhile: threads read it */
         bool stepping;           /* the load's own step is in flight */
-        unsigned n_steps;        /* of targets, in flight */
-        unsigned pending;        /* all that is in flight or posted, and subscribers: the load is not freed */
+        bool is_new;             /* no model serves under its name: its files are probably not resident */
+        bool closed;             /* its files; what is left of its tables is small */
+        bool is_small;           /* a worker does the work of several states in one step; see load.c */
+        struct {
+                unsigned states;    /* bit set of those whose work is done, and whose results are to be taken */
+                struct error error; /* of the last of them */
+        } ahead;
+        unsigned n_steps; /* of targets, in flight */
+        unsigned pending; /* all that is in flight or posted, and subscribers: the load is not freed */
         unsigned retries;
         bool sampled;      /* the parts' identities have their samples, where they need them */
         bool cached;       /* it is copied from the host cache */
@@ -323,6 +333,8 @@ struct loads {
         const char *(*desired_source)(const struct loads *loads, const char *name);
         /* Tensors of this generation have arrived, or its tables are complete. */
         void (*arrived)(struct loads *loads, struct generation *generation);
+        /* loads_notify_arrivals() is to be called then. NULL: each arrival is notified at once. */
+        void (*arrives_later)(struct loads *loads, uint64_t at_ns);
         /* Requests have ended, in a turn of the loop of its own; `subscribed`: some have subscribers. NULL: nobody
          * waits.
          */
@@ -333,8 +345,6 @@ struct loads {
         void *context;
 };
 
-        /* loads_notify_arrivals() is to be called then. NULL: each arrival is notified at once. */
-        void (*arrives_later)(struct loads *loads, uint64_t at_ns);
 void loads_init(struct loads *loads);
 bool loads_empty(const struct loads *loads);
 /* No load begins any more, and watchers are called before this returns. */
@@ -343,6 +353,10 @@ void loads_cancel_all(struct loads *loads);
 /* When a load begins or ends, and about once a second: devices prefault memory only while no load is in progress. True:
  * it is to be called again in a second. */
 bool loads_check_prefault(struct loads *loads);
+
+/* Notifies of tensors that have arrived since clients were notified last; when it is to be called again, UINT64_MAX:
+ * when arrives_later() says so. */
+uint64_t loads_notify_arrivals(struct loads *loads);
 
 /* Begins a load, or joins the one in progress for the same name and source. *out is the load's and has not ended when
  * this returns. STREAMER_EINVAL, _EPERM (settings of another user's model), _ELIMIT, _ENOMEM, _ECANCELED. */
@@ -354,10 +368,6 @@ int loads_default_name(const struct loads *loads, const char *source, const char
                        struct error *error);
 
 /* The newest that has not ended and has this name; NULL if none. */
-/* Notifies of tensors that have arrived since clients were notified last; when it is to be called again, UINT64_MAX:
- * when arrives_later() says so. */
-uint64_t loads_notify_arrivals(struct loads *loads);
-
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
 /* Its weight in the reader, and its place in admission. */

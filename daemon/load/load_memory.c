@@ -97,6 +97,7 @@ static void ask(struct load *load)
                                            .priority = load->priority,
                                            .evict = load_may_evict(load),
                                            .wait = load->wait,
+                                           .asks_none = load->is_small && load->retries == 0,
                                            .query = load->dry_run,
                                            .shares = load->users != NULL && load->limits.max[QUOTA_LOADS] != UINT64_MAX,
                                            .uid = load->caller.uid,

@@ -119,7 +119,7 @@ int load_sample_parts(struct load *load, struct error *error);
 /* On a worker: headers, the plan, the tracking of arrivals. */
 int part_plan(struct load_part *part, struct error *error);
 /* On a worker: compares samples of what the target holds with what was read, or copied from the host cache. */
-void target_compare(struct load_target *target);
+void target_compare(struct load_target *target, struct error *error);
 /* On the loop, after that: a target whose samples differ fails, and its kind of page is not used again. */
 void target_compared(struct load_target *target, const struct error *error);
 /* On a worker, once the source is open: its files are so small that the first reads, of their headers, bring all of

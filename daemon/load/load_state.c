@@ -57,6 +57,13 @@ static void teardown_done(struct work *work)
         load_free(container_of(work, struct load, step));
 }
 
+static void on_teardown(struct callback *item)
+{
+        struct load *load = container_of(item, struct load, advance);
+        load_drop_tables(load);
+        load_free(load);
+}
+
 static void teardown_run(struct work *work)
 {
         load_drop_tables(container_of(work, struct load, step));
@@ -77,7 +84,12 @@ bool load_step_done(struct load *load)
                 if (t->cached != NULL)
                         host_copy_unuse(t->cached);
         }
-        work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, teardown_run, teardown_done);
+        if (load->closed) {
+                load->advance.run = on_teardown;
+                wake_post(load->loads->reader->wake, &load->advance);
+        } else {
+                work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, teardown_run, teardown_done);
+        }
         return false;
 }
 

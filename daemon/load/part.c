@@ -101,6 +101,7 @@ int part_plan(struct load_part *part, struct error *error)
         const struct resolve_opts opts = {.layout = &part->targets[0]->device->layout,
                                           .block_size = load->loads->block_size,
                                           .sha256 = sha256,
+                                          .whole = load_may_be_small(load),
                                           .keyring = load->keyring,
                                           .encrypted_only = load->encrypted_only};
         int r = resolve_plan(&part->resolved, &opts, &part->load->budget, error);
@@ -114,7 +115,10 @@ int part_plan(struct load_part *part, struct error *error)
                              error);
 }
 
-/* ---- arrivals ---- */
+/* ---- arrivals ----
+ *
+ * Clients see what has arrived in the log. They are notified of it no more often than a few hundredths of the loop's
+ * time allow, however many hold the model and however fast it arrives: the first time at once, then after a pause. */
 
 #define PAUSE_NS (20 * MS)
 #define PAUSE_OF_LEASE_NS (MS / 10)
@@ -131,7 +135,6 @@ static uint64_t next_notice(const struct load_part *part)
 
 static void notice(struct load_part *part, uint64_t now)
 {
-        struct load_part *part = container_of(item, struct load_part, arrived);
         struct load *load = part->load;
         part->noticed_ns = arrivals_count(&part->arrivals) > 0 ? now : 0;
         part->notice_due = false;
@@ -143,9 +146,6 @@ static void notice(struct load_part *part, uint64_t now)
         }
 }
 
-/* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are released ---- */
-
-static void sha_run(struct work *work)
 static void on_arrived(struct callback *item)
 {
         struct load_part *part = container_of(item, struct load_part, arrived);
@@ -170,6 +170,9 @@ uint64_t part_notify_arrivals(struct load_part *part, uint64_t now)
         return UINT64_MAX;
 }
 
+/* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are released ---- */
+
+static void sha_run(struct work *work)
 {
         struct sha_step *step = container_of(work, struct sha_step, work);
         struct load_part *part = step->part;
@@ -248,7 +251,7 @@ static void fail_all(struct load_part *part, const struct error *error)
 static void build_run(struct work *work)
 {
         struct load_part *part = container_of(work, struct load_part, build);
-        arrivals_build(&part->arrivals, part->load->number, &part->build_error);
+        arrivals_build(&part->arrivals, part->load->number, true, &part->build_error);
 }
 
 static void build_done(struct work *work)
@@ -331,6 +334,19 @@ static void read_ended(struct callback *item)
                 load_advance_later(part->load);
 }
 
+/* What is read, and where to. */
+static void set_up_job(struct load_part *part)
+{
+        const struct source_set *set = &part->resolved.set;
+        struct read_job *job = &part->job;
+        job->engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD;
+        job->plan = &part->resolved.plan;
+        job->objects = set->objects;
+        job->encrypted = part->resolved.encryption != NULL ? part->resolved.encrypted : NULL;
+        job->leaves = part->arrivals.leaves;
+        job->n_targets = part->n_targets;
+}
+
 void part_read(struct load_part *part)
 {
         struct load *load = part->load;
@@ -338,15 +354,10 @@ void part_read(struct load_part *part)
         struct read_job *job = &part->job;
         load->pending += 2;
         part_set_state(part, PART_READING);
-        job->engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD;
+        set_up_job(part);
         /* A load from the network has a limit of its own, which the server's responses set. */
         job->storage = job->engine == READ_PREAD ? load->lane : 0;
         job->weight = load->priority;
-        job->plan = &part->resolved.plan;
-        job->objects = set->objects;
-        job->encrypted = part->resolved.encryption != NULL ? part->resolved.encrypted : NULL;
-        job->leaves = part->arrivals.leaves;
-        job->n_targets = part->n_targets;
         job->landed = on_landed;
         job->ended.run = read_ended;
         for (size_t i = 0; i < part->n_targets; i++) {
@@ -365,9 +376,78 @@ void part_read(struct load_part *part)
         start_job(part, part_begin_copies(part));
 }
 
+/* ---- small loads ---- */
+
+#define SMALL_FILES 4
+
+bool load_may_be_small(const struct load *load)
+{
+        const struct source_set *set = &load->opened;
+        bool may = load->n_targets == 1 && !load->dry_run && !load->sha256 && set->n_objects <= SMALL_FILES &&
+                   (load->targets[0].device->caps & DEVICE_SMALL_ANYWHERE) != 0;
+        for (size_t i = 0; may && i < set->n_objects; i++)
+                may = set->objects[i].ops->engine == READ_PREAD && object_is_read(&set->objects[i]);
+        return may;
+}
+
+bool load_is_small(const struct load *load)
+{
+        const struct load_part *part = &load->parts[0];
+        const struct plan *plan = &part->resolved.plan;
+        uint64_t most = load->targets[0].device->layout.small;
+        bool small = load_may_be_small(load) && part->disk == NULL && part->write == NULL;
+        for (size_t i = 0; small && i < plan->n_segments; i++)
+                small = plan->segments[i] <= most;
+        for (size_t i = 0; small && i < plan->n_blocks; i++)
+                small = plan->blocks[i].in_place && !plan->blocks[i].continues;
+        return small;
+}
+
+void part_place(struct load_part *part, struct error *error)
+{
+        const struct plan *plan = &part->resolved.plan;
+        struct read_job *job = &part->job;
+        uint64_t since = now_ns();
+        int r = 0;
+        require(part->state == PART_PLANNED && part->n_targets == 1);
+        set_up_job(part);
+        for (const struct plan_block *b = plan->blocks; r == 0 && b < plan->blocks + plan->n_blocks; b++) {
+                const struct header_text *text = &part->resolved.texts[b->file];
+                require(b->file_off + b->len <= text->size);
+                r = reader_place_block(job, b, text->map + b->file_off, error);
+                if (r == 0)
+                        arrivals_block_landed(&part->arrivals, b);
+        }
+        if (r == 0)
+                arrivals_build(&part->arrivals, part->load->number, false, error);
+        part->checking = true;
+        job->begun_ns = since;
+        __atomic_store_n(&job->over_ns, now_ns(), __ATOMIC_RELEASE);
+}
+
+void part_take_placed(struct load_part *part)
+{
+        struct generation *g = part->targets[0]->generation;
+        require(g->manifest.fd < 0 && part->arrivals.manifest.fd >= 0);
+        __atomic_store_n(&part->reading, &part->job, __ATOMIC_RELEASE);
+        part_set_state(part, PART_READING);
+        part_set_state(part, PART_READ);
+        g->manifest = part->arrivals.manifest;
+        part->arrivals.manifest.fd = -1;
+        part->built = true;
+}
+
+void load_close_files(struct load *load)
+{
+        load_each_part (part, load)
+                resolve_drop_texts(&part->resolved);
+        source_set_close(&load->opened);
+        load->closed = true;
+}
+
 /* ---- samples ---- */
 
-void target_compare(struct load_target *target)
+void target_compare(struct load_target *target, struct error *error)
 {
         struct load *load = target->load;
         struct load_part *part = target->part;
@@ -379,18 +459,18 @@ void target_compare(struct load_target *target)
         uint64_t since = now_ns();
         target->wrong = PAGES_NONE;
         if (target->cached != NULL)
-                spot_check_copy(&job, target->cached, &target->wrong, &target->step_error);
+                spot_check_copy(&job, target->cached, &target->wrong, error);
         else
-                spot_check(&job, &part->resolved.plan, part->arrivals.leaves, &target->wrong, &target->step_error);
+                spot_check(&job, &part->resolved.plan, part->arrivals.leaves, &target->wrong, error);
         stages_add(&part->job.stages, STAGE_spot_check, now_ns() - since);
 }
 
-void target_compared(struct load_target *target)
+void target_compared(struct load_target *target, const struct error *error)
 {
         struct device *device = target->device;
-        if (target->step_error.code == 0)
+        if (error->code == 0)
                 return;
         if (target->wrong != PAGES_NONE && device->ops->distrust != NULL)
-                device->ops->distrust(device, target->wrong, target->step_error.text);
-        target_fail(target, &target->step_error);
+                device->ops->distrust(device, target->wrong, error->text);
+        target_fail(target, error);
 }

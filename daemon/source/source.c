@@ -51,6 +51,14 @@ void source_set_drop_index(struct source_set *set)
         object_deinit(&set->index_object);
 }
 
+void source_set_close(struct source_set *set)
+{
+        for (size_t i = 0; i < set->n_objects; i++)
+                set->objects[i].ops->deinit(&set->objects[i]);
+        if (set->index_object.ops != NULL)
+                set->index_object.ops->deinit(&set->index_object);
+}
+
 void source_set_deinit(struct source_set *set)
 {
         for (size_t i = 0; i < set->n_objects; i++)

@@ -44,6 +44,8 @@ char *source_default_name(const char *canonical, unsigned n);
 /* A key for base/work's lanes. Of a path: the mount that holds it, found in /proc/self/mountinfo by
  * the longest prefix without touching the file system. Else one for each host or bucket. */
 uint64_t source_lane(const char *canonical);
+/* The same on the loop, without reading a file. False: a worker has to find it. */
+bool source_lane_known(const char *canonical, uint64_t *lane);
 
 /* What the names of the source's objects in messages (object.path) begin with; of a web server or the Hub, those of its
  * folder or repository. malloc'd; NULL: no memory. */
@@ -113,6 +115,7 @@ struct source_ops {
         bool (*is_fixed)(const char *canonical);
         uint64_t (*lane)(const char *canonical); /* NULL: fixed_lane, or if it is 0 one for each host or bucket */
         uint64_t fixed_lane;
+        bool (*known_lane)(const char *canonical, uint64_t *lane); /* NULL: lane() reads no file */
         int (*open)(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                     struct error *error);
         /* NULL: a sidecar is as accessible as its source. */
@@ -158,6 +161,8 @@ int source_inspect_root(const struct source_roots *roots, const char *path, stru
 int source_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                 struct error *error);
 void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
+/* Closes its objects, which may take long; the rest stays. */
+void source_set_close(struct source_set *set);
 
 /* For the kinds: n zeroed objects; index_text becomes the index, and must name files. */
 int source_set_reserve(struct source_set *set, size_t n, struct error *error);
@@ -232,7 +237,11 @@ struct source_notes *source_notes_new(const struct source_set *set); /* with wha
 int source_notes_add_missing(struct source_notes *notes, const char *tensor); /* STREAMER_ENOMEM */
 struct source_notes *source_notes_ref(struct source_notes *notes);            /* NULL stays NULL */
 struct source_notes *source_notes_free(struct source_notes *notes);           /* with the last reference */
-static inline size_t source_notes_named(const struct source_notes *notes)     /* of the missing tensors */
+static inline bool source_notes_empty(const struct source_notes *notes)
+{
+        return notes->n_left_out == 0 && notes->n_missing == 0;
+}
+static inline size_t source_notes_named(const struct source_notes *notes) /* of the missing tensors */
 {
         return notes->n_missing < SOURCE_MISSING_MAX ? notes->n_missing : SOURCE_MISSING_MAX;
 }

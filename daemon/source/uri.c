@@ -77,6 +77,15 @@ uint64_t source_lane(const char *canonical)
         return lane | WORK_LANE_REMOTE;
 }
 
+bool source_lane_known(const char *canonical, uint64_t *lane)
+{
+        const struct source_ops *ops = ops_of(canonical);
+        if (ops->known_lane != NULL)
+                return ops->known_lane(canonical, lane);
+        *lane = source_lane(canonical);
+        return true;
+}
+
 bool source_is_local(const char *canonical)
 {
         return ops_of(canonical) == &source_local;

@@ -101,17 +101,18 @@ static bool sum_lines_consume(FILE *f, const char *const names[2], uint64_t *sum
 {
         char line[256], name[64];
         uint64_t value;
-        bool found = false;
+        int found = 0, all = names[1] != NULL ? 2 : 1;
         *sum = 0;
-        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
-                for (int i = 0; i < 2 && sscanf(line, "%63s %" SCNu64, name, &value) == 2; i++)
-                        if (names[i] != NULL && strcmp(name, names[i]) == 0) {
+        while (f != NULL && found < all && fgets(line, sizeof(line), f) != NULL)
+                for (int i = 0; i < all; i++)
+                        if (strncmp(line, names[i], strlen(names[i])) == 0 &&
+                            sscanf(line, "%63s %" SCNu64, name, &value) == 2 && strcmp(name, names[i]) == 0) {
                                 *sum += value;
-                                found = true;
+                                found++;
                         }
         if (f != NULL)
                 fclose(f);
-        return found;
+        return found > 0;
 }
 
 /* Of which this process holds `held`, some of it not charged yet. */

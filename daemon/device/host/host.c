@@ -39,6 +39,9 @@
 
 #define UNMAP_SLICE (16 * MiB)
 #define EXAMINED (4 * MiB) /* bytes of a pattern, half of it at either end of what is examined */
+/* How long what is available for small segments is not read again, if it was more than this. */
+#define SMALL_READ_NS (100 * MS)
+#define SMALL_RESERVE (64 * MiB)
 #define SAMPLE_INTERVAL (64 * MiB)
 #define POPULATE_SLICE (8 * MiB)
 
@@ -53,6 +56,8 @@ struct host_device {
         uint64_t held;             /* atomic: bytes of all segments that have their memory */
         bool limited;              /* atomic: the control group limits huge pages, or may */
         char shmem_enabled[16];    /* as it was at start; "": not known */
+        /* Atomic: what was available to small segments when it was read last, less what they have taken since. */
+        uint64_t small_left, small_read_ns;
 };
 
 /* ---- release ---- */
@@ -191,6 +196,22 @@ static int alloc_hugetlb(struct host_device *host, struct segment *segment)
         return -1;
 }
 
+/* What the machine has is read from files, which costs more than a small segment: once in a while suffices for many. */
+static uint64_t available_memory(struct host_device *host, const struct segment *segment, uint64_t needed)
+{
+        uint64_t now = now_ns(), read = load_relaxed(&host->small_read_ns), left = load_relaxed(&host->small_left);
+        if (!is_small(segment))
+                return machine_available_memory();
+        if (read == 0 || now - read > SMALL_READ_NS || left < SMALL_RESERVE) {
+                left = machine_available_memory();
+                store_relaxed(&host->small_read_ns, now);
+                store_relaxed(&host->small_left, left);
+        }
+        if (needed <= left)
+                sub_relaxed(&host->small_left, needed);
+        return left;
+}
+
 /* Pages are allocated as they are touched, and a machine that runs out of memory then kills a process: so what is
  * available is checked first. */
 static int alloc_shmem_consume_fd(struct host_device *host, int memfd, enum page_kind pages, uint64_t ready,
@@ -198,7 +219,7 @@ static int alloc_shmem_consume_fd(struct host_device *host, int memfd, enum page
 {
         cleanup_close int own = memfd;
         uint64_t size = segment->size, needed = size > ready ? size - ready : 0;
-        uint64_t available = own >= 0 ? machine_available_memory() : UINT64_MAX;
+        uint64_t available = own >= 0 ? available_memory(host, segment, needed) : UINT64_MAX;
         char want[SIZE_TEXT], have[SIZE_TEXT];
         if (needed > available)
                 return error_set(error, STREAMER_ENOMEM,
@@ -666,7 +687,7 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
                                  "pages, and /sys/kernel/mm/transparent_hugepage/shmem_enabled does not allow them");
         struct device *d = &host->device;
         d->ops = &host_ops;
-        d->caps = DEVICE_PERSISTENT;
+        d->caps = DEVICE_PERSISTENT | DEVICE_SMALL_ANYWHERE;
         d->handles = "memfd";
         d->shared = "the machine or the control group has no more";
         snprintf(d->name, sizeof(d->name), "host");

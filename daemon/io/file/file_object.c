@@ -60,8 +60,8 @@ static int file_check_versions(const struct object *const *objects, size_t n, st
 
 static void file_deinit(struct object *object)
 {
-        close_p(&object->fd);
-        close_p(&object->direct);
+        close_fd(&object->fd);
+        close_fd(&object->direct);
         while (object->n_streams > 0)
                 close_p(&object->streams[--object->n_streams]);
 }
@@ -95,11 +95,12 @@ static uint32_t direct_alignment(int fd)
 }
 
 /* A file that refuses O_DIRECT is read through the page cache, so only what would fail every further open is an
- * error. */
+ * error. One that the first read brings from the cache does not need it. */
 static int open_direct(struct object *object, struct error *error)
 {
         char name[64], why[ERROR_ERRNO_SIZE];
-        object->direct_align = object->is_streamed ? 0 : direct_alignment(object->fd);
+        bool needed = !object->is_streamed && !(object_is_read(object) && file_is_cached(object));
+        object->direct_align = needed ? direct_alignment(object->fd) : 0;
         if (object->direct_align == 0)
                 return 0;
         snprintf(name, sizeof(name), "/proc/self/fd/%d", object->fd);
@@ -114,12 +115,13 @@ static int open_direct(struct object *object, struct error *error)
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error)
 {
         *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
-        int r = object->path != NULL ? file_version_open(fd, path, &object->version, error) : error_no_memory(error);
-        enum file_system system = file_system_of(fd);
+        enum file_system system = FILE_SYSTEM_OTHER;
+        int r = object->path != NULL ? file_version_open(fd, path, &object->version, &system, error)
+                                     : error_no_memory(error);
         object->is_overlay = system == FILE_SYSTEM_OVERLAY;
         object->is_streamed = system == FILE_SYSTEM_FUSE;
-        r = r ?: open_direct(object, error);
         object->first_read = object->version.size < FIRST_READ ? object->version.size : FIRST_READ;
+        r = r ?: open_direct(object, error);
         /* Without O_DIRECT the kernel's read-ahead is what keeps storage busy. */
         if (r == 0 && object->direct >= 0)
                 posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);

@@ -101,6 +101,18 @@ static bool range_mapped_cached(int fd, const uint64_t range[2])
         return cached;
 }
 
+struct cachestat_pages {
+        uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+bool file_is_cached(const struct object *object)
+{
+        const uint64_t page = machine_pages.small, n = (object->version.size + page - 1) / page;
+        uint64_t range[2] = {0, 0}; /* to the end */
+        struct cachestat_pages stat;
+        return !object->is_overlay && syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0 && stat.cached >= n;
+}
+
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
 {
         uint64_t size = object->version.size;
@@ -108,9 +120,7 @@ bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
                 return true;
         uint64_t page = machine_pages.small, first = offset / page, n = (offset + len - 1) / page - first + 1;
         uint64_t range[2] = {first * page, n * page};
-        struct {
-                uint64_t cached, dirty, writeback, evicted, recently_evicted;
-        } stat;
+        struct cachestat_pages stat;
         if (object->is_overlay)
                 return range_mapped_cached(object->fd, range);
         if (syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0)

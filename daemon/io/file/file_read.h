@@ -33,6 +33,9 @@ static inline struct pread_target pread_pages(void *to, uint64_t offset, uint64_
  * file, which a mapping shows and these calls do not. */
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
 
+/* All of the file is in the page cache; false also where cachestat(2) does not say. */
+bool file_is_cached(const struct object *object);
+
 /* Who waits for a read. A file system that answers EINTR or EAGAIN is asked again until `patience_ns` have passed
  * without a byte, or *stopped is true. */
 struct pread_watch {

@@ -84,9 +84,8 @@ static uint64_t type_of(int fd)
         return fstatfs(fd, &fs) == 0 ? (uint64_t)fs.f_type & UINT32_MAX : 0;
 }
 
-enum file_system file_system_of(int fd)
+enum file_system file_system_of(uint64_t f_type)
 {
-        uint64_t f_type = type_of(fd);
         return f_type == FUSE_MAGIC              ? FILE_SYSTEM_FUSE
                : f_type == OVERLAYFS_SUPER_MAGIC ? FILE_SYSTEM_OVERLAY
                                                  : FILE_SYSTEM_OTHER;
@@ -236,9 +235,11 @@ static bool write_back(int fd)
         return true;
 }
 
-int file_version_open(int fd, const char *path, struct object_version *version, struct error *error)
+int file_version_open(int fd, const char *path, struct object_version *version, enum file_system *system,
+                      struct error *error)
 {
         uint64_t f_type = type_of(fd);
+        *system = file_system_of(f_type);
         for (int tries = 0; tries < SETTLE_TRIES; tries++) {
                 int r = read_version(fd, path, version, error);
                 if (r < 0)

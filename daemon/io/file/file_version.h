@@ -23,11 +23,20 @@
 
 const char *object_kind(mode_t mode); /* "a FIFO" */
 
+/* What decides how a file is read (file_object.c). */
+enum file_system {
+        FILE_SYSTEM_OTHER,
+        FILE_SYSTEM_OVERLAY,
+        FILE_SYSTEM_FUSE,
+};
+enum file_system file_system_of(uint64_t f_type);
+
 /* The file's version, settled: waits until the file is older than the resolution of its times (up to 2 s; some ms on
  * ordinary file systems), and writes back pages that are dirty, so that the next store through a mapping moves the
  * times. A file that is being written to all the time is not waited for: file_version_compare() finds that.
  * STREAMER_EFAILED: not a regular file, I/O. */
-int file_version_open(int fd, const char *path, struct object_version *version, struct error *error);
+int file_version_open(int fd, const char *path, struct object_version *version, enum file_system *system,
+                      struct error *error);
 
 /* What it says is the same after the next boot, but for the numbers of devices and volumes, and another version has
  * another. False: a sample of the bytes has to be equal, too. */
@@ -51,14 +60,6 @@ static inline bool file_version_same_file(const struct object_version *a, const 
 {
         return a->dev == b->dev && a->ino == b->ino;
 }
-
-/* What decides how a file is read (file_object.c). */
-enum file_system {
-        FILE_SYSTEM_OTHER,
-        FILE_SYSTEM_OVERLAY,
-        FILE_SYSTEM_FUSE,
-};
-enum file_system file_system_of(int fd);
 
 /* How a file system's versions are recognised. Pure, for tests. */
 enum file_times { TIMES_CHANGE, TIMES_IMAGE, TIMES_WEAK };

@@ -231,3 +231,19 @@ int reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *t
         }
         return 0;
 }
+
+/* ---- without a reader thread ---- */
+
+int reader_place_block(struct read_job *job, const struct plan_block *block, const unsigned char *from,
+                       struct error *error)
+{
+        const struct ticket ticket = {.job = job, .block = block};
+        struct fill fill = {.have = 0};
+        require(block->in_place && !block->continues && job->begun_ns == 0);
+        unsigned char *to = reader_block_data(&ticket);
+        reader_fill_begin(&ticket, &fill);
+        int r = reader_block_prepare(NULL, &ticket, 0, block->len, error)
+                        ?: reader_fill(&ticket, &fill, to, from, block->len, error);
+        reader_fill_deinit(&fill);
+        return r;
+}

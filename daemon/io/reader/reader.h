@@ -203,6 +203,11 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 bool reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
 
+/* Of a job that is not started: fills a block that is read in place from its bytes, which are in memory, as a reader
+ * thread does. On any thread, in the order of the blocks. */
+int reader_place_block(struct read_job *job, const struct plan_block *block, const unsigned char *from,
+                       struct error *error);
+
 /* About once a second: replaces threads that have moved no byte for stall_ns, up to a cap. False: none works. */
 bool reader_watch(struct reader *reader);
 bool reader_job_stalled(const struct read_job *job);
@@ -215,14 +220,14 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *m
 void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
 
+/* The ring is not pinned any more: its memory is given back, unless it is used meanwhile. From any thread. */
+void reader_ring_unpinned(struct reader *reader);
+
 /* Some job reads from this storage. From any thread. */
 bool reader_reads_storage(struct reader *reader, uint64_t storage);
 
 struct reader_usage {
         unsigned slots, used_slots, threads, stuck_threads;
-/* The ring is not pinned any more: its memory is given back, unless it is used meanwhile. From any thread. */
-void reader_ring_unpinned(struct reader *reader);
-
         unsigned blocks; /* in flight */
         uint64_t ring_bytes;
 };

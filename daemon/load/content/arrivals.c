@@ -71,7 +71,7 @@ static void log_complete(struct arrivals *arrivals)
         }
         for (size_t i = 0; i < arrivals->n_targets; i++) {
                 struct arrival_header *header = arrivals->targets[i].log.map;
-                if (read_target_dead(arrivals->targets[i].copy))
+                if (header == NULL || read_target_dead(arrivals->targets[i].copy))
                         continue;
                 uint32_t *log = (uint32_t *)(header + 1);
                 for (size_t k = arrivals->n_logged; k < arrivals->n_complete; k++)
@@ -184,7 +184,8 @@ int arrivals_measure(const struct plan *plan, uint64_t *size, struct error *erro
                                      MANIFEST_MAX_SIZE);
 }
 
-static int make_tables(struct arrivals *arrivals, const struct manifest_counts *counts, struct error *error)
+static int make_tables(struct arrivals *arrivals, const struct manifest_counts *counts, bool followed,
+                       struct error *error)
 {
         uint64_t size = manifest_size(counts);
         require(size > 0); /* it was measured */
@@ -192,7 +193,7 @@ static int make_tables(struct arrivals *arrivals, const struct manifest_counts *
         if (r == 0)
                 manifest_init(arrivals->manifest.map, counts);
         uint64_t log_size = sizeof(struct arrival_header) + counts->n_records * sizeof(uint32_t);
-        for (size_t i = 0; r == 0 && i < arrivals->n_targets; i++) {
+        for (size_t i = 0; r == 0 && followed && i < arrivals->n_targets; i++) {
                 struct arrivals_target *target = &arrivals->targets[i];
                 if (read_target_dead(target->copy))
                         continue;
@@ -209,12 +210,12 @@ static int make_tables(struct arrivals *arrivals, const struct manifest_counts *
         return r;
 }
 
-int arrivals_build(struct arrivals *arrivals, uint64_t generation, struct error *error)
+int arrivals_build(struct arrivals *arrivals, uint64_t generation, bool followed, struct error *error)
 {
         const struct plan *plan = arrivals->plan;
         const struct st_header *meta = metadata_of(plan);
         const struct manifest_counts counts = count(plan, meta);
-        int r = make_tables(arrivals, &counts, error);
+        int r = make_tables(arrivals, &counts, followed, error);
         if (r < 0)
                 return r;
         cleanup_free uint32_t *order = plan_sort_names(plan);

@@ -20,7 +20,7 @@
 /* A map of its log that is written to, and maps of both tables for its generation: either may live longer. */
 struct arrivals_target {
         const struct read_target *copy;
-        struct table log; /* of arrival; none where the target was dead already */
+        struct table log; /* of arrival; none where the target was dead already, or is not followed */
         struct table manifest, arrival;
 };
 
@@ -54,8 +54,9 @@ void arrivals_deinit(struct arrivals *arrivals); /* accepts a zeroed one */
 /* On a reader thread. True if its file became complete with this block. */
 bool arrivals_block_landed(struct arrivals *arrivals, const struct plan_block *block);
 
-/* On a worker. Then generations may take the tables of their targets. */
-int arrivals_build(struct arrivals *arrivals, uint64_t generation, struct error *error);
+/* On a worker. `followed`: clients may attach before all tensors have arrived; then generations may take the tables of
+ * their targets. Else there is one target, whose generation may take the manifest at the end, and no log. */
+int arrivals_build(struct arrivals *arrivals, uint64_t generation, bool followed, struct error *error);
 
 /* On any thread: all tensors of the file are complete. */
 void arrivals_release_file(struct arrivals *arrivals, size_t file);

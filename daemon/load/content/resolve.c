@@ -56,6 +56,8 @@ static void give_back(struct resolve_budget *budget, uint64_t bytes)
 static int text_grow(struct header_text *text, uint64_t size, struct error *error)
 {
         size = round_up(size, machine_pages.small);
+        if (size == text->size)
+                return 0;
         void *map = text->map == NULL ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                                       : mremap(text->map, text->size, size, MREMAP_MAYMOVE);
         if (map == MAP_FAILED)
@@ -115,9 +117,10 @@ static int bad_file(const struct object *object, const struct header_text *text,
                          object->path);
 }
 
-/* The rest of a header that the first read did not cover; else surplus pages are freed. */
-static int rest_range(struct resolved *resolved, size_t i, struct object_range *range, struct resolve_budget *budget,
-                      struct error *error)
+/* The rest of a header that the first read did not cover; else surplus pages are freed, unless a file that the read
+ * brought whole is to stay so. */
+static int rest_range(struct resolved *resolved, size_t i, bool stays, struct object_range *range,
+                      struct resolve_budget *budget, struct error *error)
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
@@ -125,14 +128,14 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
         struct st_error st;
         if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
                 return bad_file(object, text, &st, error);
-        uint64_t whole = ST_PREFIX + text->n;
-        int r = take(budget, whole, error) ?: text_grow(text, whole, error);
+        uint64_t whole = ST_PREFIX + text->n, kept = stays && object_is_read(object) ? first : whole;
+        int r = take(budget, kept, error) ?: text_grow(text, kept, error);
         *range = (struct object_range){object, first, whole > first ? whole - first : 0, text->map + first};
         return r;
 }
 
 /* One round for the first bytes of several files and one for longer headers: a store gets all requests at once. */
-static int read_headers(struct resolved *resolved, size_t from, size_t to, struct resolve_budget *budget,
+static int read_headers(struct resolved *resolved, size_t from, size_t to, bool whole, struct resolve_budget *budget,
                         struct error *error)
 {
         struct object_range ranges[HEADERS_AT_ONCE] = {{.object = NULL}};
@@ -147,7 +150,7 @@ static int read_headers(struct resolved *resolved, size_t from, size_t to, struc
         if (r == 0)
                 r = object_read_ranges(ranges, to - from, error);
         for (size_t i = from; r == 0 && i < to; i++)
-                r = rest_range(resolved, i, &ranges[i - from], budget, error);
+                r = rest_range(resolved, i, whole, &ranges[i - from], budget, error);
         return r < 0 ? r : object_read_ranges(ranges, to - from, error);
 }
 
@@ -292,8 +295,8 @@ int resolve_plan(struct resolved *resolved, const struct resolve_opts *opts, str
         for (size_t i = 0; r == 0 && i < n; i++) {
                 size_t left = n - i;
                 if (i % HEADERS_AT_ONCE == 0)
-                        r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), budget,
-                                         error);
+                        r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE),
+                                         opts->whole, budget, error);
                 const struct object *object = &set->objects[i];
                 struct header_text *text = &resolved->texts[i];
                 struct plan_file *file = &resolved->files[i];
@@ -317,19 +320,27 @@ int resolve_plan(struct resolved *resolved, const struct resolve_opts *opts, str
         return r < 0 ? r : plan_make(&resolved->plan, resolved->files, n, opts->layout, opts->block_size, error);
 }
 
+void resolve_drop_texts(struct resolved *resolved)
+{
+        for (size_t i = 0; resolved->texts != NULL && i < resolved->set.n_objects; i++) {
+                struct header_text *text = &resolved->texts[i];
+                if (text->map != NULL)
+                        munmap(text->map, text->size);
+                text->map = NULL;
+        }
+}
+
 void resolve_deinit(struct resolved *resolved)
 {
+        resolve_drop_texts(resolved);
         plan_deinit(&resolved->plan);
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
                 if (resolved->files != NULL)
                         st_header_deinit(&resolved->files[i].header);
                 if (resolved->encrypted != NULL)
                         encrypted_file_free(resolved->encrypted[i]);
-                if (resolved->texts != NULL) {
+                if (resolved->texts != NULL)
                         EVP_MD_CTX_free(resolved->texts[i].sha256);
-                        if (resolved->texts[i].map != NULL)
-                                munmap(resolved->texts[i].map, resolved->texts[i].size);
-                }
         }
         free(resolved->texts);
         free(resolved->files);

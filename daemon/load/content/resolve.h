@@ -47,6 +47,7 @@ struct resolve_opts {
         const struct plan_layout *layout;
         uint64_t block_size;
         bool sha256; /* the headers are hashed, for the check of files */
+        bool whole;  /* files that the first read brings whole stay in memory, at `texts` */
         struct keyring *keyring;
         const char *encrypted_only; /* why files that are not encrypted are refused; NULL: they are not */
 };
@@ -57,6 +58,8 @@ int resolve_plan(struct resolved *resolved, const struct resolve_opts *opts, str
                  struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
+/* The bytes of its files, and with them the names; the rest stays. */
+void resolve_drop_texts(struct resolved *resolved);
 
 /* ---- sha.c ---- */
 

@@ -195,7 +195,7 @@ static bool block(struct admission_request *request, const struct ledger *ledger
 static bool asks_for_device(const struct admission *admission, const struct device *device)
 {
         list_each_item (const struct admission_request, request, &admission->queue, link)
-                for (size_t i = 0; i < request->n_parts; i++)
+                for (size_t i = 0; i < request->n_parts && !request->asks_none; i++)
                         if (request->parts[i].device == device)
                                 return true;
         return false;
@@ -222,6 +222,8 @@ static void ask_if_needed(struct admission_device *d)
 
 static bool awaits_answer(const struct admission_request *request)
 {
+        if (request->asks_none)
+                return false;
         for (size_t i = 0; i < request->n_parts; i++) {
                 const struct device *device = request->parts[i].device;
                 if (device->ops->ceiling != NULL && request->admission->devices[device->number].answered < request->due)
@@ -267,6 +269,12 @@ static bool decide(struct admission_request *request, struct ledger *ledger)
         if (request->query)
                 return true;
         assess(request, ledger, &outlook);
+        if (outlook.outcome != ADMISSION_FITS && request->asks_none) { /* what its devices said last may have changed */
+                request->asks_none = false;
+                ledger_reserve(ledger, request);
+                resident_capacity_changed(request->admission->resident);
+                return false;
+        }
         if (outlook.outcome == ADMISSION_BLOCKED)
                 return !block(request, ledger, outlook.missing);
         request->blocked = false;

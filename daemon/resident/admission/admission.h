@@ -14,7 +14,8 @@
  * reserves nothing, so it delays none that fits. A request for several devices gets all or none; no part of it is
  * granted alone, so no two requests can wait for each other.
  *
- * Where a device is shared with other software (device_ops.ceiling), its thread is asked first what that leaves.
+ * Where a device is shared with other software (device_ops.ceiling), its thread is asked first what that leaves, unless
+ * the request is for little: then its last answer counts.
  * Requests for other devices do not wait for that answer; a request for several waits for all of them, and reserves its
  * bytes meanwhile. The number of blocked requests is limited.
  */
@@ -40,6 +41,7 @@ struct admission_request {
         uint64_t priority, since_ns;
         uint64_t due;     /* the recheck after which its devices have to answer; 0: it was examined since */
         bool evict, wait; /* it may evict; it may be queued while blocked */
+        bool asks_none;   /* it is too small to ask the devices first: a refusal of the allocation costs less */
         bool query;       /* asks the devices for what they can hold, and is granted nothing: an estimate is due */
         bool blocked;
         bool decided;                 /* by a pass; answered() is due */

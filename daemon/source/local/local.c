@@ -131,6 +131,14 @@ static uint64_t local_lane(const char *canonical)
         return WORK_LANE_SOURCES + mounts_find(canonical).dev;
 }
 
+static bool local_known_lane(const char *canonical, uint64_t *lane)
+{
+        struct mount mount;
+        bool known = mounts_find_known(canonical, &mount);
+        *lane = WORK_LANE_SOURCES + mount.dev;
+        return known;
+}
+
 /* ---- files of a folder ---- */
 
 /* `promise`: why a missing file means that the source is broken and not missing; NULL: it does not. */
@@ -145,6 +153,17 @@ static int open_in_folder(struct object *object, const struct root_path *folder,
                 object->folder_len = strlen(path.shown) - strlen(name);
         if (r == STREAMER_ENOENT && promise != NULL)
                 return error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)", promise, path.shown);
+        return r;
+}
+
+/* The only one of its model. */
+static int open_found(struct source_set *set, const struct root_path *path, int path_fd, const struct stat *st,
+                      struct error *error)
+{
+        int fd = -1, r = source_set_reserve(set, 1, error) ?: root_path_open_found(path, path_fd, st, &fd, error);
+        r = r ?: object_init_consume_fd(&set->objects[0], fd, path->shown, error);
+        if (r == 0)
+                set->objects[0].folder_len = (size_t)(strrchr(path->shown, '/') + 1 - path->shown);
         return r;
 }
 
@@ -314,20 +333,24 @@ static int open_copies(const struct sources *sources, struct source_set *set, st
 static int local_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                       struct error *error)
 {
-        cleanup_with(root_path_deinit) struct root_path folder = {0};
-        bool is_folder;
-        int r = find_folder(&folder, sources, canonical, &is_folder, error);
+        cleanup_with(root_path_deinit) struct root_path path = {0};
+        cleanup_close int path_fd = -1;
+        struct stat st = {0};
+        int r = root_path_init(&path, sources->roots, canonical, error) ?: root_path_find(&path, &path_fd, &st, error);
         const char *name = strrchr(canonical, '/') + 1;
+        bool is_folder = S_ISDIR(st.st_mode), is_index = !is_folder && source_is_index(name);
+        if (r == 0 && !is_folder && !is_index)
+                r = open_found(set, &path, path_fd, &st, error);
+        if (r == 0 && !is_folder)
+                root_path_to_parent(&path);
         if (r == 0 && is_folder)
-                r = open_folder(set, &folder, error);
-        else if (r == 0 && source_is_index(name))
-                r = open_index(set, &folder, name, NULL, error) ?: open_indexed(set, &folder, error);
-        else if (r == 0)
-                r = source_set_reserve(set, 1, error) ?: open_in_folder(&set->objects[0], &folder, name, NULL, error);
+                r = open_folder(set, &path, error);
+        else if (r == 0 && is_index)
+                r = open_index(set, &path, name, NULL, error) ?: open_indexed(set, &path, error);
         r = r ?: open_copies(sources, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
                 object_open_streams(&set->objects[i], set->n_objects);
-        return r == 0 && want_sha256 ? sums_find(&folder, set->objects, set->n_objects, error) : r;
+        return r == 0 && want_sha256 ? sums_find(&path, set->objects, set->n_objects, error) : r;
 }
 
 /* ---- sidecars ---- */
@@ -375,6 +398,7 @@ const struct source_ops source_local = {
         .canonical = local_canonical,
         .default_name = local_default_name,
         .lane = local_lane,
+        .known_lane = local_known_lane,
         .open = local_open,
         .list_sidecars = local_list_sidecars,
         .open_sidecar = local_open_sidecar,

@@ -105,15 +105,17 @@ static void read_table(void)
         table.is_read = true;
 }
 
+static bool is_current(void)
+{
+        struct pollfd changed = {.fd = fileno(table.file), .events = POLLPRI};
+        return poll(&changed, 1, 0) == 0 && table.is_read;
+}
+
 static void refresh(void)
 {
         if (table.file == NULL)
                 table.file = fopen("/proc/self/mountinfo", "re");
-        if (table.file == NULL)
-                return;
-        struct pollfd changed = {.fd = fileno(table.file), .events = POLLPRI};
-        int r = poll(&changed, 1, 0);
-        if (!table.is_read || r != 0)
+        if (table.file != NULL && !is_current())
                 read_table();
 }
 
@@ -135,11 +137,10 @@ static const struct row *row_of(const char *point, size_t len)
         return found ? &table.rows[from] : NULL;
 }
 
-struct mount mounts_find(const char *path)
+/* With the mutex. */
+static struct mount find(const char *path)
 {
         struct mount none = {.dev = 0};
-        lock_scope(&table.mutex);
-        refresh();
         for (size_t len = strlen(path); len > 0; len--) {
                 if (len > 1 && path[len] != '\0' && path[len] != '/')
                         continue;
@@ -148,4 +149,24 @@ struct mount mounts_find(const char *path)
                         return row->mount;
         }
         return none;
+}
+
+struct mount mounts_find(const char *path)
+{
+        lock_scope(&table.mutex);
+        refresh();
+        return find(path);
+}
+
+/* What says that the table has changed says so once. */
+bool mounts_find_known(const char *path, struct mount *mount)
+{
+        *mount = (struct mount){.dev = 0};
+        if (pthread_mutex_trylock(&table.mutex) != 0)
+                return false;
+        table.is_read = table.file != NULL && is_current();
+        if (table.is_read)
+                *mount = find(path);
+        pthread_mutex_unlock(&table.mutex);
+        return mount->dev != 0;
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct mount {
@@ -15,3 +16,5 @@ struct mount {
 
 /* The mount that holds an absolute path without "." and ".."; zeroes: not known. Any thread. */
 struct mount mounts_find(const char *path);
+/* The same without reading the table or waiting for a thread that reads it. False: then mounts_find() is needed. */
+bool mounts_find_known(const char *path, struct mount *mount);

@@ -352,20 +352,22 @@ int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, 
         return 0;
 }
 
-int root_path_open_file(const struct root_path *path, int *fd, struct error *error)
+int root_path_open_found(const struct root_path *path, int path_fd, const struct stat *st, int *fd, struct error *error)
 {
-        cleanup_close int path_fd = -1;
-        struct stat st;
-        int r = root_path_find(path, &path_fd, &st, error);
-        if (r < 0)
-                return r;
-        if (!S_ISREG(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(st.st_mode),
+        if (!S_ISREG(st->st_mode))
+                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(st->st_mode),
                                  path->shown);
         char name[64];
         snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
         *fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
         return *fd < 0 ? open_failed(errno, path, error) : 0;
+}
+
+int root_path_open_file(const struct root_path *path, int *fd, struct error *error)
+{
+        cleanup_close int path_fd = -1;
+        struct stat st;
+        return root_path_find(path, &path_fd, &st, error) ?: root_path_open_found(path, path_fd, &st, fd, error);
 }
 
 int root_path_open_folder(const struct root_path *path, DIR **dir, struct error *error)

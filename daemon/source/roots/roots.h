@@ -37,7 +37,9 @@ bool source_root_changed(const struct source_roots *roots, const char *path);
 /* Resolves the path, as a descriptor (O_PATH) and what fstat() says of it. Links are followed where they lead below a
  * root. */
 int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, struct error *error);
-/* Opens a regular file for reading. */
+/* Opens a regular file for reading; and one that was found. */
+int root_path_open_found(const struct root_path *path, int path_fd, const struct stat *st, int *fd,
+                         struct error *error);
 int root_path_open_file(const struct root_path *path, int *fd, struct error *error);
 /* Opens a folder for listing; closed with closedir(). */
 int root_path_open_folder(const struct root_path *path, DIR **dir, struct error *error);

@@ -391,7 +391,7 @@ TEST(a_name_is_found_among_very_many)
 
 TEST(a_generation_takes_little_memory)
 {
-        ck_assert_uint_le(sizeof(struct generation) + sizeof(struct segment), 1152);
+        ck_assert_uint_le(sizeof(struct generation) + sizeof(struct segment), 1280);
         struct generation *g = loading("m");
         ck_assert_ptr_null(g->segments);
         ck_assert_int_eq(generation_error(g)->code, 0);

@@ -128,7 +128,7 @@ TEST(stores_through_a_dirty_mapping_are_noticed)
         ck_assert_ptr_ne((void *)(uintptr_t)map, MAP_FAILED);
         struct statfs fs;
         must(fstatfs(fd, &fs));
-        if (file_system_of(fd) != FILE_SYSTEM_OTHER || fs.f_type == TMPFS_MAGIC)
+        if (file_system_of((uint64_t)fs.f_type & UINT32_MAX) != FILE_SYSTEM_OTHER || fs.f_type == TMPFS_MAGIC)
                 SKIP("a store through a mapping cannot be noticed on an overlay, FUSE or tmpfs");
         map[0] = 'a';
         struct identity before = identity_at(path);

@@ -37,7 +37,7 @@ static void arrivals_open(const char *path, bool by_file)
 static void build(void)
 {
         struct error error = {0};
-        ck_assert_msg(arrivals_build(&arrivals, 42, &error) == 0, "%s", error.text);
+        ck_assert_msg(arrivals_build(&arrivals, 42, true, &error) == 0, "%s", error.text);
 }
 
 /* Completes a block as a reader thread does. */
