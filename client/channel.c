@@ -404,6 +404,10 @@ static bool call_done(const void *arg)
 
 void channel_end(struct streamer_client *c, struct call *call)
 {
+        if (call->by_id.linked && call->take) {
+                require(c->n_takers > 0);
+                c->n_takers--;
+        }
         table_remove(&c->calls, &call->by_id);
 }
 
@@ -438,9 +442,11 @@ uint64_t channel_next_id(struct streamer_client *c)
 static int begin(struct streamer_client *c, const void *body, size_t len, struct call *call)
 {
         int rc = append(c, body, len);
-        if (rc == 0)
-                table_add(&c->calls, &call->by_id, call->id);
-        return rc;
+        if (rc != 0)
+                return rc;
+        table_add(&c->calls, &call->by_id, call->id);
+        c->n_takers += call->take ? 1 : 0;
+        return 0;
 }
 
 /* Lock held. */

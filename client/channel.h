@@ -85,6 +85,7 @@ struct streamer_client {
         msgpack_sbuffer out; /* what the socket has not taken yet */
         uint64_t last_id;
         struct table calls;      /* by id */
+        size_t n_takers;         /* of these: calls that take() their replies */
         struct table ops;        /* by the daemon's number, or by the id of an open's request */
         struct table lease_ids;  /* of `leases`: those that the daemon holds, by the number on this connection */
         struct table detach_ids; /* of `detaching`: by the id of the request */

@@ -158,7 +158,7 @@ static bool find_value(const void *data, size_t len, const char *key, struct val
 bool channel_take(struct streamer_client *c, const void *data, size_t len)
 {
         struct value v;
-        if (!find_value(data, len, "id", &v) || v.kind != VALUE_U64)
+        if (c->n_takers == 0 || !find_value(data, len, "id", &v) || v.kind != VALUE_U64)
                 return false;
         struct call *call = call_of(c, v.number);
         if (!call || !call->take || !find_value(data, len, "ok", &v) || v.kind != VALUE_BOOL || !v.number ||
