@@ -78,10 +78,10 @@ TEST(files_that_are_stored_are_read_from_the_disk_and_the_others_from_the_store)
 }
 
 /* Which is not kept in memory from when it was parsed. */
-TEST(an_object_with_a_long_header_is_stored)
+TEST(an_object_with_a_long_header_is_stored, .slow = true)
 {
-        struct model *m = model_mixed(93, 3 << 20);
-        model_place_data(m, 10 << 20, 0);
+        struct model *m = model_mixed(93, 1 << 20);
+        model_place_data(m, 9 << 20, 0);
         put(m, "long/model.safetensors");
         store_behind("s3://b/long/model.safetensors", m, 1);
         count_anew();
