@@ -124,10 +124,8 @@ class AsyncModel(Model[T]):
         while await self._arrives_async(i):
             batch = self._batch(i)
             i += len(batch)
-            batch.reverse()
-            while batch:
-                self._held()
-                yield batch.pop()
+            for pair in self._given(batch):
+                yield pair
 
     async def _arrives_async(self, i: int) -> bool:
         """Whether there is a tensor i in order of arrival, once that is known."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 from ctypes import byref
 from typing import Any
 
@@ -12,7 +11,7 @@ from ._client import Client, connect, interruptibly
 from ._library import ATTACH_PRIVATE, ATTACH_READY, LEASE, AttachOpts, Handle, library, optional_text, sized, text
 from ._model import Model
 from ._open import device_name
-from ._option_values import milliseconds, seconds
+from ._option_values import deadline_of, milliseconds, seconds_until
 from ._progress import ProgressBar
 from ._views import views_of
 from .errors import InvalidError
@@ -35,8 +34,7 @@ def attach(
     if digest is not None and not re.fullmatch("[0-9a-fA-F]{32}", digest):
         raise InvalidError(f"digest: {digest!r} is not a digest of 32 hexadecimal digits")
     views = views_of(framework)
-    limit = seconds("timeout", timeout)
-    deadline = None if limit is None else time.monotonic() + limit
+    deadline = deadline_of("timeout", timeout)
     client = connect(socket, autostart, deadline)
     flags = ATTACH_READY | ATTACH_PRIVATE * (views.framework == "torch")
     lease = attach_lease(
@@ -56,13 +54,14 @@ def attach_lease(
     deadline: float | None = None,
 ) -> Handle:
     """A lease of the model; `device`: by the daemon's name."""
+    left = seconds_until(deadline)
     opts = sized(
         AttachOpts,
         flags=flags,
         device=optional_text(device),
         digest=optional_text(digest),
         generation=generation or 0,
-        timeout_ms=-1 if deadline is None else milliseconds(deadline - time.monotonic()),
+        timeout_ms=-1 if left is None else milliseconds(left),
     )
     lease = Handle(LEASE)
 

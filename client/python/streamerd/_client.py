@@ -34,7 +34,7 @@ from ._library import (
     sized,
     text,
 )
-from ._option_values import flag, milliseconds
+from ._option_values import flag, milliseconds, seconds_until
 from .errors import DeniedError, Error, TimedOutError, UnreachableError
 
 _T = TypeVar("_T")
@@ -185,8 +185,9 @@ def _connect(socket: str | None, flags: int, deadline: float | None) -> Client:
     key = socket or ""
     client = _clients.get(key)
     if client is None or (client.own and not client.process()):
-        left = 0 if deadline is None else milliseconds(deadline - time.monotonic())
-        client = interruptibly(lambda: Client(socket, flags, left))
+        left = seconds_until(deadline)
+        limit_ms = 0 if left is None else milliseconds(left)
+        client = interruptibly(lambda: Client(socket, flags, limit_ms))
         _clients[key] = client
     return client
 

@@ -16,7 +16,6 @@ import ctypes
 import itertools
 import os
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from ctypes import byref, c_char_p, c_size_t
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from typing import NamedTuple
 from ._attach import attach_lease
 from ._client import Client, connect
 from ._library import ATTACH_READY, Handle, Tensor, library, sized
-from ._option_values import seconds
+from ._option_values import deadline_of, seconds_until
 from ._publication import PARAMETER, Entry, Memory, find
 from ._put import OWN, admitted
 from .errors import DeniedError, FailedError, InvalidError, NotFoundError
@@ -90,10 +89,9 @@ def publish_selected(
 ) -> bool:
     if not files:
         raise InvalidError(f"{name}: there is no file to publish")
-    limit = seconds("timeout", timeout)
-    deadline = None if limit is None else time.monotonic() + limit
+    deadline = deadline_of("timeout", timeout)
     client = connect(socket, autostart, deadline)
-    if find(client, name, key, base=None, device="host", claim=False, timeout=limit).state == "hit":
+    if find(client, name, key, base=None, device="host", claim=False, timeout=seconds_until(deadline)).state == "hit":
         return False
     publication = admitted(client, name, key, "host", [file.size for file in files], True, deadline)
     try:
@@ -144,9 +142,9 @@ def restore_files(
     Example:
         streamerd.restore_files("engine/cache", "/var/cache/engine", key={"version": "1.2", "gpu": "H100"})
     """
-    limit = seconds("timeout", timeout)
-    client = connect(socket, autostart, None if limit is None else time.monotonic() + limit)
-    found = find(client, name, key, base=None, device="host", claim=False, timeout=limit)
+    deadline = deadline_of("timeout", timeout)
+    client = connect(socket, autostart, deadline)
+    found = find(client, name, key, base=None, device="host", claim=False, timeout=seconds_until(deadline))
     if found.state != "hit":
         kind = NotFoundError if found.state in ("absent", "stale") else InvalidError
         raise kind(found.explain(name))

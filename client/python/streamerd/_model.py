@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from ._client import Client
 from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Row, Tensor, failure, library, sized, text
 from ._nearest import did_you_mean
-from ._option_values import seconds
+from ._option_values import deadline_of
 from ._progress import ProgressBar
 from ._views import Views
 from .errors import Error, ForkedError, InvalidError, TensorNotFoundError, TimedOutError
@@ -215,9 +215,7 @@ class Model(Mapping[str, T]):
             TimedOutError: it is not loaded by then. The load continues.
             FailedError: the load failed.
         """
-        limit = seconds("timeout", timeout)
-        deadline = None if limit is None else time.monotonic() + limit
-        self._arrives(self._count, deadline)
+        self._arrives(self._count, deadline_of("timeout", timeout))
 
     def _find(self, name: str) -> tuple[Handle, Row]:
         """Waits for a tensor by name."""
@@ -255,10 +253,14 @@ class Model(Mapping[str, T]):
         while self._arrives(i):
             batch = self._batch(i)
             i += len(batch)
-            batch.reverse()
-            while batch:
-                self._held()
-                yield batch.pop()
+            yield from self._given(batch)
+
+    def _given(self, batch: list[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+        """One after the other, as long as the model is open. What was given is the caller's alone: the list is emptied."""
+        batch.reverse()
+        while batch:
+            self._held()
+            yield batch.pop()
 
     def _batch(self, first: int) -> list[tuple[str, T]]:
         """Tensor `first` and the tensors that have arrived after it.
@@ -331,10 +333,7 @@ class Model(Mapping[str, T]):
             lease = self._held()
             batch = self._pairs(lease, self._rows(lease, i, _BATCH, False))
             i += len(batch)
-            batch.reverse()
-            while batch:
-                self._held()
-                yield batch.pop()
+            yield from self._given(batch)
         if not loaded:
             for name in self:
                 yield name, self[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from typing import Any
 
 from .errors import InvalidError
@@ -28,6 +29,16 @@ def seconds(option: str, value: Any) -> float | None:
     if result is None and value is not None:
         raise InvalidError(f"{option}: {value!r} is not a duration: seconds, or text such as '30m'")
     return result
+
+
+def deadline_of(option: str, value: Any) -> float | None:
+    """When a time is over that begins now, by the monotonic clock. None: there is no limit."""
+    limit = seconds(option, value)
+    return None if limit is None else time.monotonic() + limit
+
+
+def seconds_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
 TIMEOUT_MS_MAX = 2**31 - 1  # of the library's timeouts, which are ints: 24 days
