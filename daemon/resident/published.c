@@ -220,8 +220,9 @@ static int build_new(struct build *b, struct table *manifest, const struct manif
         return 0;
 }
 
-/* The record's place, dtype and rank are the caller's. */
-static void add_record(struct build *b, const char *name, struct manifest_record record, const uint64_t *shape)
+/* The record's place, dtype and rank are the caller's. `last`: the factor of the last dimension. */
+static void add_record(struct build *b, const char *name, struct manifest_record record, const uint64_t *shape,
+                       uint64_t last)
 {
         struct manifest_header *header = b->fill.header;
         unsigned char *base = (unsigned char *)header;
@@ -231,7 +232,7 @@ static void add_record(struct build *b, const char *name, struct manifest_record
         record.name_off = manifest_add_text(&b->fill, name, record.name_len);
         record.shape_off = b->n_shapes;
         for (uint32_t d = 0; d < record.rank; d++)
-                shapes[d] = shape[d];
+                shapes[d] = shape[d] * (d + 1 == record.rank ? last : 1);
         b->n_shapes += record.rank;
         records[b->n_records++] = record;
         header->data_bytes += record.bytes;
@@ -252,7 +253,7 @@ static void add_bytes(struct build *b, const char *name, const struct published_
                                                .segment = storage->segment,
                                                .offset = storage->offset,
                                                .bytes = storage->bytes};
-        add_record(b, name, record, &storage->bytes);
+        add_record(b, name, record, &storage->bytes, 1);
 }
 
 /* The table's name follows those of all storages. */
@@ -306,6 +307,15 @@ static bool is_contiguous(const struct published_tensor *t, const uint64_t *shap
         return true;
 }
 
+/* Elements of the dtype in one of the table's, which has whole bytes: two of F4, else one. 0: they do not fit. */
+static unsigned elements_in_item(unsigned dtype, const struct published_tensor *t)
+{
+        unsigned bits = dtype_bits(dtype), item = 8 * t->item;
+        if (bits >= 8)
+                return item == bits;
+        return item == 8 && item % bits == 0 && t->rank > 0 ? item / bits : 0;
+}
+
 /* A tensor as safetensors has them: the record of one, or STREAMER_EINVAL. */
 static int tensor_record(const struct published_view *view, const struct published_tensor *t,
                          struct manifest_record *record, struct error *error)
@@ -314,7 +324,8 @@ static int tensor_record(const struct published_view *view, const struct publish
         const uint64_t *shape = view->numbers + t->numbers_off;
         const struct published_storage *storage = published_storage(view, t->storage);
         int number = dtype_find(dtype, t->dtype_len);
-        if (number < 0 || dtype_bits((unsigned)number) != 8 * t->item)
+        unsigned elements = number < 0 ? 0 : elements_in_item((unsigned)number, t);
+        if (elements == 0)
                 return error_set(error, STREAMER_EINVAL,
                                  "the table is refused: tensor '%.200s': %.60s of %u bytes is no dtype of safetensors",
                                  name, dtype, t->item);
@@ -324,6 +335,8 @@ static int tensor_record(const struct published_view *view, const struct publish
                 why = "it shares bytes with others";
         else if (!is_contiguous(t, shape, shape + t->rank))
                 why = "it is not contiguous";
+        else if (t->rank > 0 && shape[t->rank - 1] > UINT64_MAX / elements)
+                why = "its last dimension is too large";
         if (why != NULL)
                 return error_set(error, STREAMER_EINVAL, "the table is refused: tensor '%.200s': %s", name, why);
         *record = (struct manifest_record){.dtype = (uint32_t)number,
@@ -389,8 +402,10 @@ static int build_tensors(struct table *manifest, const struct published *publish
         if (n > 0)
                 qsort_r(sorted, n, sizeof(*sorted), by_name, view);
         for (uint64_t i = 0; i < n; i++) {
-                require(tensor_record(view, sorted[i], &record, NULL) == 0);
-                add_record(&b, name_of(view, sorted[i]), record, view->numbers + sorted[i]->numbers_off);
+                const struct published_tensor *t = sorted[i];
+                require(tensor_record(view, t, &record, NULL) == 0);
+                add_record(&b, name_of(view, t), record, view->numbers + t->numbers_off,
+                           elements_in_item(record.dtype, t));
         }
         put_pairs(published, NULL, &b.fill);
         put_attributes(view, NULL, &b.fill);

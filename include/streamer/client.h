@@ -582,8 +582,9 @@ typedef struct streamer_publication streamer_publication;
 #define STREAMER_PUBLISH_NO_WAIT 2u /* do not wait for another process that publishes it: "claimed" */
 /* What is published is an ordinary model: its tensors are read as those of a file (streamer_tensor_get()), its
  * attributes are its metadata, and it has no table. Each tensor has a dtype of safetensors ("BF16"), is contiguous and
- * shares no bytes with another; no name begins with "streamerd.". With STREAMER_PUBLISH_REPLACE each publication is a
- * new generation of the name; publish.keep of the configuration limits how many are in memory. */
+ * shares no bytes with another; no name begins with "streamerd.". F4 is described in pairs, of a byte: the model's
+ * tensor has twice the last dimension. With STREAMER_PUBLISH_REPLACE each publication is a new generation of the name;
+ * publish.keep of the configuration limits how many are in memory. */
 #define STREAMER_PUBLISH_TENSORS 4u
 
 /* What is searched for, or published. */
@@ -649,7 +650,7 @@ typedef struct streamer_published_tensor {
         size_t struct_size;
         const char *name;  /* unique in the model; when it was read: borrowed from the lease, as all below */
         const char *dtype; /* the framework's own name of the element type */
-        uint32_t item;     /* bytes of an element, 1 to 16 */
+        uint32_t item;     /* bytes of an element, 1 to 16; F4: of a pair (see STREAMER_PUBLISH_TENSORS) */
         streamer_published_kind kind;
         unsigned flags;          /* STREAMER_PUBLISHED_* */
         uint32_t alias;          /* tensors that share bytes have the same number here; 0: it shares none */

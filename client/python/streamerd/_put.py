@@ -9,7 +9,6 @@ processes hold (torch's DTensor) is gathered when its turn comes, so that one of
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._client import Client, connect, warn
 from ._model import Model
 from ._open import ADMISSION_LOG_SECONDS, RETRY_SECONDS, device_name
-from ._option_values import flag, seconds
+from ._option_values import deadline_of, flag, seconds_until
 from ._progress import ProgressBar
 from ._publication import PARAMETER, Entry, Memory, Publication, find
 from ._views import views_of
@@ -40,7 +39,7 @@ _DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float4_e2m1fn_x2": "F4",
 }  # fmt: skip
 
 
@@ -129,8 +128,7 @@ def put_parts(
 ) -> Model[Any]:
     """As put(), of tensors that are made one after the other, in the order of their descriptions."""
     views = views_of(framework)
-    limit = seconds("timeout", timeout)
-    deadline = None if limit is None else time.monotonic() + limit
+    deadline = deadline_of("timeout", timeout)
     waits = flag("wait", wait) or False
     _require_valid(parts)
     texts = _texts(metadata)
@@ -224,11 +222,10 @@ def admitted(
     logged = False
     refusal: Error | None = None
     while True:
-        left = None if deadline is None else max(0.001, deadline - time.monotonic())
         try:
             found = find(
                 client, name, key, base=None, device=device, claim=True, replace=True, tensors=True, wait=wait,
-                timeout=left,
+                timeout=seconds_until(deadline),
             )  # fmt: skip
         except TimedOutError as e:
             raise _late(refusal) if refusal else e from None
@@ -299,14 +296,14 @@ def _fill_from_torch(memory: Memory, tensor: torch.Tensor) -> None:
 def _fill_from_numpy(memory: Memory, array: numpy.ndarray[Any, Any]) -> None:
     import numpy
 
+    from ._publish import _copy, bytes_at
+
     native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
     own = numpy.ascontiguousarray(array, dtype=native)
     if memory.device == "host":
-        ctypes.memmove(memory.address, own.ctypes.data, memory.size)
+        _copy(memory, own.ctypes.data)
         return
     import torch
-
-    from ._publish import bytes_at
 
     bytes_at(memory).copy_(torch.from_numpy(own.reshape(-1).view(numpy.uint8)))
 

@@ -31,12 +31,13 @@ def tensors(step: float = 0) -> dict[str, torch.Tensor]:
         "empty": torch.empty(0, 4),
         "flags": torch.tensor([True, False]),
         "eight": torch.tensor([1.0, -2.0]).to(torch.float8_e4m3fn),
+        "four": torch.tensor([[0x12, 0xF7, 0x00], [0x89, 3, 4]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
         "phase": torch.randn(3, dtype=torch.complex64).conj(),
     }
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.dtype is torch.float8_e4m3fn:
+    if a.dtype in (torch.float8_e4m3fn, torch.float4_e2m1fn_x2):
         a, b = a.view(torch.uint8), b.view(torch.uint8)
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.resolve_conj(), b.resolve_conj())
 
@@ -54,7 +55,8 @@ def test_a_model_of_these_tensors_is_made(daemon: Daemon) -> None:
             assert other.digest == model.digest and other.generation == model.generation
             assert all(same(other[name], tensor) for name, tensor in given.items())
             assert other.metadata == model.metadata
-            assert [info.dtype for info in other.infos() if info.name == "half"] == ["BF16"]
+            infos = {info.name: (info.dtype, info.shape, info.nbytes) for info in other.infos()}
+            assert infos["half"] == ("BF16", (2, 2), 8) and infos["four"] == ("F4", (2, 6), 6)
     del model, other
     eventually(lambda: not daemon.leases())
 

@@ -25,20 +25,23 @@ static streamer_publication *claim_any(void)
         return claim;
 }
 
+/* Pairs of F4 are elements of a byte. */
 static void describe(streamer_publication *p, const struct model_tensor *t, size_t storage)
 {
-        uint64_t strides[MODEL_RANK_MAX], count = 1, step = 1;
-        for (uint32_t d = t->rank; d-- > 0; step *= t->shape[d] > 0 ? t->shape[d] : 1)
+        uint64_t shape[MODEL_RANK_MAX], strides[MODEL_RANK_MAX], count = 1, step = 1;
+        for (uint32_t d = 0; d < t->rank; d++)
+                shape[d] = t->shape[d] / (strcmp(t->dtype, "F4") == 0 && d + 1 == t->rank ? 2 : 1);
+        for (uint32_t d = t->rank; d-- > 0; step *= shape[d] > 0 ? shape[d] : 1)
                 strides[d] = step;
         for (uint32_t d = 0; d < t->rank; d++)
-                count *= t->shape[d];
+                count *= shape[d];
         const streamer_published_tensor tensor = {.struct_size = sizeof(tensor),
                                                   .name = t->name,
                                                   .dtype = t->dtype,
                                                   .item = count > 0 ? (uint32_t)(t->bytes / count) : 4,
                                                   .kind = STREAMER_PUBLISHED_PARAMETER,
                                                   .rank = t->rank,
-                                                  .shape = t->shape,
+                                                  .shape = shape,
                                                   .strides = strides,
                                                   .storage = storage};
         ok(client, streamer_publish_tensor(p, &tensor));
@@ -70,7 +73,6 @@ static streamer_lease *put_model(const struct model *m)
         return lease;
 }
 
-/* Whole elements of at least a byte. */
 static struct model *small_model(uint64_t seed)
 {
         struct model *m = model_new(seed);
@@ -78,6 +80,7 @@ static struct model *small_model(uint64_t seed)
         model_add(m, "a", "F32", (uint64_t[]){3, 5, 7}, 3);
         model_add(m, "a.scale", "F64", NULL, 0);
         model_add(m, "empty", "F32", (uint64_t[]){4, 0}, 2);
+        model_add(m, "packed", "F4", (uint64_t[]){5, 6}, 2);
         model_add(m, "\xc3\xa9", "U8", (uint64_t[]){5000001}, 1);
         return m;
 }
@@ -200,6 +203,7 @@ TEST(the_limit_is_of_one_name)
 /* ---- what is refused ---- */
 
 static const uint64_t pair[] = {2}, step[] = {1}, gap[] = {2}, square[] = {2, 2}, across[] = {1, 2};
+static const uint64_t huge[] = {0, UINT64_MAX / 2 + 1}, huge_steps[] = {1, 1};
 
 static const struct {
         streamer_published_tensor t;
@@ -211,9 +215,16 @@ static const struct {
         {{.name = "t", .dtype = "F32", .item = 2, .rank = 1, .shape = pair, .strides = step},
          NULL,
          "tensor 't': F32 of 2 bytes is no dtype of safetensors"},
-        {{.name = "t", .dtype = "F4", .item = 1, .rank = 1, .shape = pair, .strides = step},
+        {{.name = "t", .dtype = "F6_E2M3", .item = 1, .rank = 1, .shape = pair, .strides = step},
          NULL,
-         "tensor 't': F4 of 1 bytes is no dtype of safetensors"},
+         "tensor 't': F6_E2M3 of 1 bytes is no dtype of safetensors"},
+        {{.name = "t", .dtype = "F4", .item = 2, .rank = 1, .shape = pair, .strides = step},
+         NULL,
+         "tensor 't': F4 of 2 bytes is no dtype of safetensors"},
+        {{.name = "t", .dtype = "F4", .item = 1}, NULL, "tensor 't': F4 of 1 bytes is no dtype of safetensors"},
+        {{.name = "t", .dtype = "F4", .item = 1, .rank = 2, .shape = huge, .strides = huge_steps},
+         NULL,
+         "tensor 't': its last dimension is too large"},
         {{.name = "t", .dtype = "U8", .item = 1, .rank = 1, .shape = pair, .strides = gap},
          NULL,
          "the table is refused: tensor 't': it is not contiguous"},
