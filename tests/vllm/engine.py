@@ -7,6 +7,7 @@ standard error.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import functools
 import gc
@@ -21,6 +22,7 @@ import sys
 import termios
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 replies = os.fdopen(os.dup(1), "w", buffering=1)
@@ -129,6 +131,7 @@ class Loads:
 
 loads = Loads()
 engine: vllm.LLM | None = None
+numbers = itertools.count(1000, 1000)  # of adapters
 
 
 def start(
@@ -186,6 +189,35 @@ def answers() -> list[Any]:
     sampling = vllm.SamplingParams(max_tokens=12, temperature=0, detokenize=False, logprobs=1, ignore_eos=True)
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
     return [[list(output.outputs[0].token_ids), output.outputs[0].cumulative_logprob] for output in outputs]
+
+
+def adapter(name: str, folder: str | None = None) -> dict[str, Any]:
+    """The folder that vLLM's server gives an adapter of this name, by the resolvers that are registered, and the tokens with
+    it; {} where none finds it. `folder`: it is there, no resolver is asked."""
+    from vllm.entrypoints.openai.models.protocol import BaseModelPath
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.lora.request import LoRARequest
+
+    assert engine is not None
+    own = engine.llm_engine
+
+    async def add_lora(request: LoRARequest) -> bool:
+        return own.add_lora(request)
+
+    async def resolve() -> Any:
+        client: Any = SimpleNamespace(
+            model_config=own.model_config, renderer=None, input_processor=None, add_lora=add_lora
+        )
+        server = OpenAIServingModels(client, [BaseModelPath(name="base", model_path=own.model_config.model)])
+        server.lora_id_counter.inc(next(numbers))  # this server is not the engine's first
+        return await server.resolve_lora(name)
+
+    found = asyncio.run(resolve()) if folder is None else LoRARequest(name, 1 + next(numbers), folder)
+    if not isinstance(found, LoRARequest):
+        return {}
+    sampling = vllm.SamplingParams(max_tokens=8, temperature=0, detokenize=False)
+    [output] = engine.generate([{"prompt_token_ids": [1, 5, 9]}], sampling, lora_request=found, use_tqdm=False)
+    return {"folder": found.lora_path, "tokens": list(output.outputs[0].token_ids)}
 
 
 def reload(path: str | None = None) -> None:
@@ -398,7 +430,7 @@ def read_bytes() -> int:
 METHODS = {
     f.__name__: f
     for f in (
-        start, tokens, answers, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_proof,
+        start, tokens, answers, adapter, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_proof,
         break_commit, colour, repair, die, packed, is_marked,
     )  # fmt: skip
 }

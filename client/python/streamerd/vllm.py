@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM load formats ``streamerd`` and ``streamerd_sharded``, and the weight transfer backend ``streamerd``.
+"""vLLM load formats ``streamerd`` and ``streamerd_sharded``, the weight transfer backend ``streamerd``, and a resolver of
+LoRA adapters, where $STREAMERD_ADAPTERS says what it may resolve.
 
 vLLM calls `register` in each of its processes (entry point group ``vllm.general_plugins``):
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from typing import Any
 
 FORMATS = ("streamerd", "streamerd_sharded")
@@ -48,6 +50,7 @@ def register() -> None:
     if usable:
         importlib.import_module("streamerd._engines.vllm_loaders").register(usable)
     _register_transfer()
+    _register_adapters()
 
 
 def _register_transfer() -> None:
@@ -60,6 +63,25 @@ def _register_transfer() -> None:
         found: Any = getattr(factory, name, None)
         if found is not None and BACKEND not in found._registry:
             found.register_engine(BACKEND, __name__, side)
+
+
+def _register_adapters() -> None:
+    """Registers the resolver of adapters where an operator has named their sources. Names come with requests."""
+    sources, bases = (_words(variable) for variable in ("STREAMERD_ADAPTERS", "STREAMERD_ADAPTER_BASES"))
+    if not sources:
+        return
+    import vllm
+
+    from ._engines.vllm_interface import adapters_refusal
+
+    reason = adapters_refusal(vllm.__version__)
+    if reason is not None:
+        raise RuntimeError(reason)
+    importlib.import_module("streamerd._engines.vllm_adapters").register(sources, bases)
+
+
+def _words(variable: str) -> list[str]:
+    return [word for text in os.environ.get(variable, "").split(",") if (word := text.strip())]
 
 
 def __getattr__(name: str) -> Any:

@@ -133,6 +133,15 @@ TRANSFER: tuple[Use, ...] = (
     (f"{_LOADER}.reload:finalize_layerwise_reload", ("model", "model_config")),
 )
 
+# Of the resolver of adapters.
+ADAPTERS: tuple[Use, ...] = (
+    ("vllm:envs.VLLM_CACHE_ROOT", ()),
+    ("vllm.logger:init_logger", ()),
+    ("vllm.lora.request:LoRARequest", ("lora_name", "lora_int_id", "lora_path")),
+    ("vllm.lora.resolver:LoRAResolver.resolve_lora", ("base_model_name", "lora_name")),
+    ("vllm.lora.resolver:LoRAResolverRegistry.register_resolver", ("resolver_name", "resolver")),
+)
+
 USES: dict[str, tuple[Use, ...]] = {
     "streamerd": COMMON + DEFAULT,
     "streamerd_sharded": COMMON + DEFAULT + SHARDED,
@@ -147,3 +156,8 @@ def refusal(version: str, load_format: str) -> str | None:
 def transfer_refusal(version: str) -> str | None:
     """The same of the weight transfer backend."""
     return interface.refusal("vLLM", version, "weight transfer by streamerd", TRANSFER, TESTED[:1])
+
+
+def adapters_refusal(version: str) -> str | None:
+    """The same of the resolver of adapters."""
+    return interface.refusal("vLLM", version, "STREAMERD_ADAPTERS", ADAPTERS, TESTED[:1])
