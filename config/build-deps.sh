@@ -61,7 +61,8 @@ command:ip                  iproute2" ;;
 command:fio                 fio
 command:curl                curl
 command:openssl             openssl
-file:/usr/sbin/nginx        nginx-light nginx" ;;
+file:/usr/sbin/nginx        nginx-light nginx
+python:numpy                python3-numpy" ;;
         guard) echo "
 command:valgrind            valgrind
 command:python3             python3" ;;

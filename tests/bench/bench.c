@@ -31,12 +31,14 @@ static const struct {
         const char *name;
         void (*run)(const struct bench *b);
         uint64_t segments;
-} groups[] = {
-        {"rates", rows_rates, 9 * GIB},     {"tensors", rows_tensors, 2 * GIB},     {"memory", rows_memory, 8 * GIB},
-        {"network", rows_network, 5 * GIB}, {"fairness", rows_fairness, 9 * GIB},   {"stores", rows_stores, 2 * GIB},
-        {"clouds", rows_clouds, 3 * GIB},   {"attach", rows_attach, 3 * GIB},       {"growth", rows_growth, GIB},
+} groups[] = {{"rates", rows_rates, 9 * GIB},         {"tensors", rows_tensors, 2 * GIB},
+              {"memory", rows_memory, 8 * GIB},       {"network", rows_network, 5 * GIB},
+              {"fairness", rows_fairness, 9 * GIB},   {"stores", rows_stores, 2 * GIB},
+              {"clouds", rows_clouds, 3 * GIB},       {"attach", rows_attach, 3 * GIB},
+              {"growth", rows_growth, GIB},
 
-        {"publish", rows_publish, 2 * GIB}, {"encrypted", rows_encrypted, 5 * GIB}, {"disk", rows_disk, 5 * GIB}};
+              {"publish", rows_publish, 2 * GIB},     {"engines", rows_engines, 0},
+              {"encrypted", rows_encrypted, 5 * GIB}, {"disk", rows_disk, 5 * GIB}};
 #define BESIDE GIB /* rings, fio's buffers */
 
 static jmp_buf group_failed;

@@ -92,6 +92,10 @@ enum better { HIGHER, LOWER };
         X(idle_memory,                  "MiB",        LOWER,  16) \
         X(publish_vs_copy,              "times",      LOWER,  1.3) \
         X(publish_duration_vs_copy,     "times",      LOWER,  1.3) \
+        X(restore_53_files,             "ms",         LOWER,  50) \
+        X(restore_5000_files_vs_copy,   "times",      LOWER,  1.2) \
+        X(update_vs_copies,             "times",      LOWER,  1.4) \
+        X(updates_memory,               "MiB",        LOWER,  4) \
         X(encrypted_warm_vs_cipher,     "of ceiling", HIGHER, 0.85) \
         X(encrypted_cold_vs_plain,      "of ceiling", HIGHER, 0.95) \
         X(encrypted_memory,             "MiB",        LOWER,  4) \
@@ -148,6 +152,16 @@ unsigned curls_rounds(const struct bench *b);
 struct curl_ceiling curls_best(const struct curls *c); /* adds a note */
 /* "1.00 1.51 ...": the last round's rates. malloc'd. */
 char *curls_reported(const struct curls *c);
+/* Two threads copy the bytes. */
+struct cost {
+        double seconds, cpu_s;
+};
+/* One copy into fresh pages, hashing them, and `more` copies into the same pages. */
+struct cost ceiling_copies(const unsigned char *from, uint64_t size, unsigned more);
+void copy_by_two(unsigned char *to, const unsigned char *from, uint64_t size);
+unsigned char *copies_source(uint64_t size); /* mapped; munmap() frees it */
+/* Processor time of this process and of another one (0: none). */
+uint64_t cpu_with_ns(pid_t other);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */
 void ceiling_touch(uint64_t bytes);
 /* Once, for pages that are set aside: the host does not take them back. */
@@ -213,6 +227,7 @@ void rows_attach(const struct bench *b);
 void rows_growth(const struct bench *b);
 void rows_publish(const struct bench *b);
 void rows_disk(const struct bench *b);      /* the disk cache: behind loads from S3, and in place of S3 */
+void rows_engines(const struct bench *b);   /* of the Python package: compiled files, weights that change */
 void rows_encrypted(const struct bench *b); /* against the cipher, and against a plain file */
 /* The process that is measured; `way`: by the library, by messages of its own, or the floor. */
 int attach_child(const char *way, const char *socket, const char *model);
