@@ -19,7 +19,7 @@
         X(joins) X(waits) X(breaks) X(left_disconnected) X(events) \
         X(two_names) X(replaced_while_read) X(denied) X(by_others) \
         X(disk_hits) X(damages) X(disk_damaged) \
-        X(links) X(published) X(publish_aborts) X(publish_replaced) X(publishers_killed) \
+        X(links) X(published) X(put) X(publish_aborts) X(publish_replaced) X(publishers_killed) \
         /* daemons with several devices only */ \
         X(replicas) X(partial) X(single_device_unloads) X(cached) X(restored) X(dropped_from_cache) X(lost) \
         X(ranks) X(rank_aliases) X(ranks_evicted)
