@@ -56,7 +56,6 @@ ARCHITECTURES = {
     "Granite": _causal("Granite", **_KV),
     "GraniteMoe": _causal("GraniteMoe", **_KV, num_local_experts=4),
     "Cohere": _causal("Cohere", **_KV),
-    "Cohere2": _causal("Cohere2", **_KV, sliding_window=64),
     "Nemotron": _causal("Nemotron", **_KV),
     "Glm4": _causal("Glm4", **_HEADS),
     "Exaone4": _causal("Exaone4", **_KV, sliding_window=64, sliding_window_pattern=2),

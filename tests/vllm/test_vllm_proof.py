@@ -185,7 +185,9 @@ def test_scalars_and_classes_that_differ_are_found():
 
 def test_tensors_of_objects_are_tensors_of_the_model():
     """Of vLLM's own objects, other than configurations; what a module has, too, is listed once."""
-    from streamerd._engines.vllm_state import tensors_of
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+
+    from streamerd._engines.vllm_state import scalars_of, tensors_of
 
     def made(module: str, **attributes: Any) -> Any:
         value = type("Thing", (), {"__module__": module})()
@@ -197,9 +199,15 @@ def test_tensors_of_objects_are_tensors_of_the_model():
     module.method = made("vllm.methods", kernel=kernel, table=torch.ones(1))
     module.config = made("vllm.config.model", tensor=torch.ones(1))
     module.foreign = SimpleNamespace(tensor=torch.ones(1))
+    quantised = type("Quantised", (QuantizationConfig,), {"__module__": "vllm.quantised", "__init__": lambda self: None})
+    quantised.__abstractmethods__ = frozenset()
+    module.quantised = quantised()
+    module.quantised.excluded = list({"a", "b"})
     kernel.back = module.method
     items = {item.name: item for item in tensors_of(module)}
     assert items.keys() == {"weight", "bias", ":method.kernel.workspace", ":method.table"}
+    assert scalars_of(module)[":quantised"] == "Quantised"
+    assert ":quantised.excluded" not in scalars_of(module)
     items[":method.table"].holder[items[":method.table"].place] = None
     assert module.method.table is None
 
@@ -242,8 +250,9 @@ class Memories:
 
 
 def test_a_declaration_is_about_the_hook_of_its_class():
-    from streamerd._engines.vllm_attach import _is_declared
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+
+    from streamerd._engines.vllm_attach import _is_declared
 
     class Declares(QuantizeMethodBase):
         supports_pre_processed_weights = True

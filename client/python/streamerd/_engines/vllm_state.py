@@ -2,7 +2,8 @@
 """What a vLLM model consists of: tensors, and the scalars and classes of its modules and of vLLM's objects in them.
 
 A name is "path.of.module:attribute.of.object"; of a tensor that a module itself has it is "path.of.module.attribute".
-Configurations and process groups are not looked into: they are the engine's, not the model's.
+Configurations and process groups are not looked into: they are the engine's, not the model's. (Those of quantizations have
+lists that vLLM makes of sets, so their order is another one in each process.)
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
-from streamerd._publish import Item, items_of, parts_of
 from streamerd._publication import ATTRIBUTE
+from streamerd._publish import Item, items_of, parts_of
 
 _DEPTH = 4  # of objects in the attributes of a module
 _NOT_ENTERED = ("vllm.config.", "vllm.distributed.")
@@ -45,7 +47,7 @@ def is_entered(value: Any) -> bool:
     return (
         module.startswith("vllm.")
         and not module.startswith(_NOT_ENTERED)
-        and not isinstance(value, (nn.Module, torch.Tensor, enum.Enum, type))
+        and not isinstance(value, (nn.Module, torch.Tensor, enum.Enum, type, QuantizationConfig))
         and hasattr(value, "__dict__")
     )
 
