@@ -417,12 +417,17 @@ class Model(Mapping[str, T]):
         count = self._count
         arrived = count if self._is_loaded() else self._library.streamer_python_arrived(lease.pointer)
         infos = map(_info, self._rows(lease, 0, _REPR_ROWS, True))
-        rows = [(i.name, i.dtype, str(list(i.shape)), size_text(i.nbytes)) for i in infos]
+        rows = [(_printable(i.name), i.dtype, str(list(i.shape)), size_text(i.nbytes)) for i in infos]
         state = f"{count} tensors" if self._ended else f"{arrived} of {count} tensors have arrived"
         head = f"streamerd.Model {self.name!r}, generation {self.generation}, {state}"
         if arrived > len(rows):
             rows.append((f"... and {arrived - len(rows)} more", "", "", ""))
         return "\n".join([head, *_table(("TENSOR", "DTYPE", "SHAPE", "SIZE"), rows)])
+
+
+def _printable(name: str) -> str:
+    """So that a name in a checkpoint cannot control a terminal."""
+    return name if name.isprintable() else repr(name)[1:-1]
 
 
 def _utf8(name: str) -> bytes:

@@ -126,12 +126,15 @@ class safe_open:
                 tensor = f.get_tensor(name)
     """
 
+    _slices: tuple[type[Slice[Any]], type[Slice[Any]]] = (_NumpySlice, _TorchSlice)
+
     def __init__(self, filename: Source, framework: str, device: Any = "cpu", *, backend: str = "mmap") -> None:
         _own_errors(lambda: _check_backend(backend))
         file_text(filename)
         if "://" not in os.fspath(filename) and not os.path.exists(filename):
             raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
-        self._slice = _NumpySlice if framework in _NUMPY else _TorchSlice
+        of_numpy, of_torch = self._slices
+        self._slice = of_numpy if framework in _NUMPY else of_torch
         self._model: Model[Any] = _own_errors(lambda: _open(filename, framework, device))
 
     def __enter__(self) -> safe_open:
@@ -162,8 +165,9 @@ class safe_open:
         return _own_errors(lambda: self._model[name])
 
     def get_tensors(self) -> dict[str, Any]:
-        """All tensors by name."""
-        return _own_errors(self._model.state_dict)
+        """All tensors by name, in the order of offset_keys()."""
+        tensors = _own_errors(self._model.state_dict)
+        return {name: tensors[name] for name in self.offset_keys()}
 
     def get_slice(self, name: str) -> Slice[Any]:
         """A tensor, to be indexed."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _safetensors
 from ._client import warn
+from ._model import Model
 from .errors import (
     DeniedError,
     Error,
@@ -47,6 +48,27 @@ def _log(error: Error, filename: Any) -> None:
         warn("safetensors reads %s, and what else is refused so: %s", os.fspath(filename), error)
 
 
+# What is read can be written to, as safetensors' own tensors can.
+
+
+def _own_array(array: Any, model: Model[Any]) -> Any:
+    return array.copy()  # as safetensors' own are
+
+
+def _own_tensor(tensor: Any, model: Model[Any]) -> Any:
+    return tensor.clone() if tensor.device.type == "cpu" and not model.writable else tensor
+
+
+class _NumpySlice(_safetensors._NumpySlice):
+    def __getitem__(self, index: Any) -> Any:
+        return _own_array(super().__getitem__(index), self._model)
+
+
+class _TorchSlice(_safetensors._TorchSlice):
+    def __getitem__(self, index: Any) -> Any:
+        return _own_tensor(super().__getitem__(index), self._model)
+
+
 class _safe_open(_safetensors.safe_open):
     """Ours; or safetensors' own, where the daemon does not serve the file: what works without use() works with it.
 
@@ -54,6 +76,7 @@ class _safe_open(_safetensors.safe_open):
     """
 
     _theirs: Any = None
+    _slices = (_NumpySlice, _TorchSlice)
 
     def __new__(cls, filename: Any, framework: str, device: Any = "cpu", **options: Any) -> Any:
         made = super().__new__(cls)
@@ -69,10 +92,19 @@ class _safe_open(_safetensors.safe_open):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         pass  # by __new__()
 
+    def _own(self, tensor: Any) -> Any:
+        return (_own_array if self._slice is _NumpySlice else _own_tensor)(tensor, self._model)
+
+    def get_tensor(self, name: str) -> Any:
+        return self._own(super().get_tensor(name))
+
+    def get_tensors(self) -> dict[str, Any]:
+        return {name: self._own(tensor) for name, tensor in super().get_tensors().items()}
+
 
 def _load_file(filename: Any, device: Any = "cpu", **options: Any) -> dict[str, Any]:
     with _safe_open(filename, "pt", device, **options) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}
+        return file.get_tensors()
 
 
 def _replacements() -> dict[int, tuple[Any, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 import pytest
+import safetensors.torch
 import torch
 from checkpoints import BITS, UNREPRESENTED, every_dtype, small, write
 from conftest import Daemon, eventually
@@ -96,6 +97,10 @@ def test_offset_keys_are_in_the_order_of_the_file(folder: Path) -> None:
     for kind in (ours, real):
         with kind("safe_open")(path, "pt") as f:
             assert f.offset_keys() == ["z", "a", "e", "m", "b", "f", "c"]
+    for _ in range(2):  # while it loads, and once it has
+        assert list(streamerd.load_file(path)) == ["z", "a", "e", "m", "b", "f", "c"]
+    with streamerd.use():
+        assert list(safetensors.torch.load_file(path)) == ["z", "a", "e", "m", "b", "f", "c"]
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])

@@ -69,6 +69,13 @@ def test_a_misspelt_tensor_is_told_what_was_meant(model: streamerd.Model[Any]) -
         model["\ud800"]
 
 
+def test_names_cannot_control_a_terminal(folder: Path, daemon: Daemon) -> None:
+    write(folder / "n.safetensors", [("k\x1b[31ml", "F32", [1]), ("a\u202eb", "F32", [1]), ("n\x9bz", "F32", [1])])
+    with streamerd.open(folder / "n.safetensors", framework="numpy") as model:
+        text = repr(model)
+    assert text.replace("\n", "").isprintable() and r"k\x1b[31ml" in text and r"a\u202eb" in text
+
+
 def test_slices_say_what_they_are_of(model: streamerd.Model[Any]) -> None:
     part = model.get_slice(NAMES[1])
     assert repr(part) == "<streamerd.Slice 'layer.1.weight' of 'm': F32 [4, 8]>"

@@ -152,3 +152,35 @@ def test_other_frameworks_are_left_to_safetensors(folder: Path, daemon: Daemon) 
     write(folder / "m.safetensors", small())
     with streamerd.use(), safetensors.safe_open(folder / "m.safetensors", "flax") as file:
         assert len(file.keys()) == 4 and not isinstance(file, streamerd.safe_open)
+
+
+def test_arrays_can_be_written_to(folder: Path) -> None:
+    import safetensors.numpy
+    from checkpoints import small, write
+
+    path = folder / "m.safetensors"
+    write(path, small())
+    with streamerd.use():
+        first, second = safetensors.numpy.load_file(path), safetensors.numpy.load_file(path)
+        with safetensors.safe_open(path, "np") as file:
+            part = file.get_slice("layer.0.weight")[1:]
+    torch.from_numpy(first["layer.0.weight"]).zero_()
+    part += 1
+    assert not first["layer.0.weight"].any() and second["layer.0.weight"].any()
+
+
+def test_tensors_of_memory_that_is_read_only_are_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors.torch
+    from checkpoints import small, write
+
+    path = folder / "m.safetensors"
+    write(path, small())
+    with streamerd.use():
+        with safetensors.safe_open(path, "pt") as file:
+            shared = file.get_tensor("layer.0.weight").data_ptr()
+        monkeypatch.setattr("streamerd._model.Model.writable", False)
+        tensors = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, "pt") as file:
+            part = file.get_slice("layer.0.weight")[0:]
+    assert shared not in (tensors["layer.0.weight"].data_ptr(), part.data_ptr())
+    assert torch.equal(part, tensors["layer.0.weight"])
