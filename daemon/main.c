@@ -244,6 +244,18 @@ static void on_ring_unpinned(void *reader)
         reader_ring_unpinned(reader);
 }
 
+/* Beside the ring: its code, threads and tables, connections and requests. */
+#define OWN_MEMORY (16 * MiB)
+
+/* Memory that models never take: without it, the kernel kills the daemon once they fill the machine or its control
+ * group. A ring of the pool's pages has its memory from the start. */
+static void reserve_memory(const struct daemon *d)
+{
+        const struct staging *ring = &d->reader.staging;
+        for (size_t i = 0; i < d->devices.n; i++)
+                d->devices.v[i]->reserve = OWN_MEMORY + (ring->pages == PAGES_HUGETLB ? 0 : ring->bytes);
+}
+
 static int make_reader(struct daemon *d, struct error *error)
 {
         struct config *c = &d->config;
@@ -271,6 +283,7 @@ static int make_reader(struct daemon *d, struct error *error)
         r = reader_init(&d->reader, &opts, d->wake, error);
         if (r < 0)
                 return r;
+        reserve_memory(d);
         if (d->devices.cuda != NULL)
                 cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes,
                               &d->reader.staging.pinned, on_ring_unpinned, &d->reader);

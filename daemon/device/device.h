@@ -147,6 +147,7 @@ struct device {
         struct prefault *prefault; /* of the host; NULL: none is configured */
         uint64_t budget, used;     /* bytes; used counts what is being allocated and freed, too */
         uint64_t ceiling;          /* bytes, of the last ceiling(); 0: never called */
+        uint64_t reserve;          /* bytes of the host's memory that no segment gets; set at start */
         uint64_t quarantined;      /* of the used: models that were revoked from clients that still map them */
 };
 

@@ -196,14 +196,21 @@ static int alloc_hugetlb(struct host_device *host, struct segment *segment)
         return -1;
 }
 
+/* What all segments can still take, of pages that are not of the pool. */
+static uint64_t left_to_segments(const struct host_device *host)
+{
+        uint64_t memory = machine_available_memory(), reserve = host->device.reserve;
+        return memory > reserve ? memory - reserve : 0;
+}
+
 /* What the machine has is read from files, which costs more than a small segment: once in a while suffices for many. */
 static uint64_t available_memory(struct host_device *host, const struct segment *segment, uint64_t needed)
 {
         uint64_t now = now_ns(), read = load_relaxed(&host->small_read_ns), left = load_relaxed(&host->small_left);
         if (!is_small(segment))
-                return machine_available_memory();
+                return left_to_segments(host);
         if (read == 0 || now - read > SMALL_READ_NS || left < SMALL_RESERVE) {
-                left = machine_available_memory();
+                left = left_to_segments(host);
                 store_relaxed(&host->small_read_ns, now);
                 store_relaxed(&host->small_left, left);
         }
@@ -481,7 +488,7 @@ uint64_t segment_small_bytes(const struct segment *segment)
 static uint64_t host_ceiling(struct device *device)
 {
         struct host_device *host = container_of(device, struct host_device, device);
-        uint64_t memory = machine_available_memory(), pool = 0, most = 0;
+        uint64_t memory = left_to_segments(host), pool = 0, most = 0;
         bool limited;
         if (wants_hugetlb(host, false)) {
                 uint64_t left = machine_huge_pages_left(load_relaxed(&host->huge), &limited);

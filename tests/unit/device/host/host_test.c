@@ -271,6 +271,22 @@ TEST(the_ceiling_counts_what_segments_hold_and_what_is_available)
         sysfile_root = "";
 }
 
+/* Once models fill the machine, the daemon's own memory is still there. */
+TEST(segments_leave_the_daemons_own_memory)
+{
+        struct segment refused;
+        BEGIN_SEGMENT(HOST_PAGES_4K);
+        begin_tree();
+        device->reserve = 2 * MiB;
+        put("/proc/meminfo", "MemAvailable:    3072 kB\n");
+        ck_assert_uint_eq(device->ops->ceiling(device), MiB);
+        FAILS_WITH(error, device->ops->alloc(device, 2 * MiB, &refused, &error), STREAMER_ENOMEM,
+                   "2.0 MiB needed, 1.0 MiB available");
+        put("/proc/meminfo", "MemAvailable:    1024 kB\n");
+        ck_assert_uint_eq(device->ops->ceiling(device), 0);
+        sysfile_root = "";
+}
+
 TEST(the_ceiling_counts_huge_pages_as_they_are_made)
 {
         BEGIN_SEGMENT(HOST_PAGES_THP);
