@@ -3,10 +3,12 @@
 
 #include "client/streamerctl/output.h"
 
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 int term_width(int fd)
 {
@@ -49,34 +51,60 @@ const char *term_plain(void)
         return term_colour() ? "\033[0m" : "";
 }
 
-int text_width(const char *text)
+/* The next character's bytes, and its columns: those of CJK have two, combining ones none. In UTF-8, whatever the
+ * user's locale is: names are. */
+static int next_character(const char *text, size_t *bytes)
 {
-        int n = 0;
-        for (; *text; text++)
-                n += ((unsigned char)*text & 0xc0) != 0x80;
-        return n;
+        static locale_t utf8;
+        mbstate_t state = {0};
+        wchar_t c = 0;
+        if (utf8 == NULL && (utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", NULL)) == NULL)
+                utf8 = LC_GLOBAL_LOCALE; /* glibc before 2.35 on a system without that one: a byte is a column */
+        locale_t before = uselocale(utf8);
+        size_t n = mbrtowc(&c, text, strlen(text), &state);
+        bool valid = n != (size_t)-1 && n != (size_t)-2;
+        int columns = valid ? wcwidth(c) : 1;
+        uselocale(before);
+        *bytes = valid ? n : 1;
+        return columns < 0 ? 1 : columns;
 }
 
-size_t text_bytes(const char *text, int n)
+int text_width(const char *text)
+{
+        int columns = 0;
+        for (size_t bytes; *text != '\0'; text += bytes)
+                columns += next_character(text, &bytes);
+        return columns;
+}
+
+size_t text_bytes(const char *text, int columns)
 {
         const char *c = text;
-        for (; *c; c++)
-                if (((unsigned char)*c & 0xc0) != 0x80 && n-- == 0)
-                        break;
+        for (size_t bytes; *c != '\0' && (columns -= next_character(c, &bytes)) >= 0;)
+                c += bytes;
         return (size_t)(c - text);
+}
+
+/* Where at most so many columns are left. */
+static const char *text_tail(const char *text, int columns)
+{
+        int have = text_width(text);
+        for (size_t bytes; have > columns; text += bytes)
+                have -= next_character(text, &bytes);
+        return text;
 }
 
 char *text_cut(const char *text, int to)
 {
-        int have = text_width(text), head = (to - 3 + 1) / 2, tail = to - 3 - head;
+        int head = (to - 3 + 1) / 2, tail = to - 3 - head;
         char *out = malloc(strlen(text) + 4);
         if (!out)
                 out_of_memory();
-        if (have <= to)
+        if (text_width(text) <= to)
                 strcpy(out, text);
         else if (to < 5)
                 sprintf(out, "%.*s", (int)text_bytes(text, to), text);
         else
-                sprintf(out, "%.*s...%s", (int)text_bytes(text, head), text, text + text_bytes(text, have - tail));
+                sprintf(out, "%.*s...%s", (int)text_bytes(text, head), text, text_tail(text, tail));
         return out;
 }

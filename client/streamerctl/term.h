@@ -16,8 +16,8 @@ const char *term_state(const char *word);
 const char *term_title(void);
 const char *term_plain(void);
 
-/* Characters of UTF-8 text; bytes of its first n characters. */
+/* Columns of UTF-8 text on a terminal; bytes of as many characters as fit into so many columns. */
 int text_width(const char *text);
-size_t text_bytes(const char *text, int n);
-/* A copy of at most `to` characters. What is too wide loses its middle: names differ at their ends. malloc'd. */
+size_t text_bytes(const char *text, int columns);
+/* A copy of at most `to` columns. What is too wide loses its middle: names differ at their ends. malloc'd. */
 char *text_cut(const char *text, int to);

@@ -42,8 +42,12 @@ def check_verb(manual, verb):
         return
     text = printed(CTL, "help", verb)
     require(listed(text, "Flags"), section[0], f"streamerctl.1, {verb},")
-    if f"streamerctl {verb}" not in text.partition("\nExamples:\n")[2]:
+    examples = text.partition("\nExamples:\n")[2]
+    if f"streamerctl {verb}" not in examples:
         missing.append(f"help {verb} has no example")
+    for example in re.findall(rf"^streamerctl {verb}\b.*", section[0], re.M):
+        if example not in examples:
+            missing.append(f"help {verb} has no such example: {example}")
 
 
 manual, overview = page(Path("docs/man/streamerctl.1")), printed(CTL, "help")

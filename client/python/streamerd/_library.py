@@ -179,6 +179,8 @@ class DLManagedTensorVersioned(ctypes.Structure):
 def text(value: str) -> bytes:
     """A text for the library, as UTF-8. C ends a text at a NUL and would take another one for it: ValueError, as
     Python's own calls. Every text that a caller gives passes here, or file_text(), on its way to the library."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r}: a text is expected, not {type(value).__name__}")
     try:
         encoded = value.encode()
     except UnicodeEncodeError:  # a path with bytes that are not UTF-8, which Python keeps as surrogates

@@ -152,3 +152,8 @@ def test_a_long_path_is_a_short_name() -> None:
     assert len(name) <= 1024 and name.endswith("/m.safetensors")
     assert name != short_name("/b" + long[2:])
     assert short_name("/m.safetensors") == "/m.safetensors"
+
+
+def test_bytes_are_no_text(daemon: Daemon) -> None:
+    with pytest.raises(TypeError, match="a text is expected, not bytes"):
+        streamerd.open(b"m")  # type: ignore[arg-type]

@@ -97,6 +97,20 @@ TEST(a_name_that_turns_the_direction_of_text_is_escaped)
              "list", "--json");
 }
 
+/* A character of CJK takes two columns, and a combining one none, in each locale. */
+TEST(columns_are_aligned_behind_wide_names)
+{
+        char *path = fixture_write(model_mixed(8, 1 << 16), "wide.safetensors");
+        RUN(0, "load", path, "--name", "\xe6\xa8\xa1\xe5\x9e\x8b-e\xcc\x81");
+        RUN(0, "load", path, "--name", "abcd-e");
+        const char *list = RUN(0, "list").out;
+        const char *narrow = strstr(list, "\nabcd-e "), *wide = strstr(list, "\n\xe6\xa8\xa1");
+        ck_assert_msg(narrow != NULL && wide != NULL, "%s", list);
+        narrow += strlen("\nabcd-e");
+        wide += strlen("\n\xe6\xa8\xa1\xe5\x9e\x8b-e\xcc\x81");
+        ck_assert_msg(strcspn(narrow, "r") == strcspn(wide, "r"), "%s", list);
+}
+
 /* ---- sources that are not found ---- */
 
 static void open_fails(const char *source, const char *text)
