@@ -238,28 +238,39 @@ static void live_verbs(streamer_client *c)
         reclaim(c);
 }
 
-/* Publishes a storage, or gives it up. */
-static void publish(streamer_client *c, bool commits)
+/* Publishes a storage, or gives it up; with `tensors` a tensor of an ordinary model, one generation after the other. */
+static void publish(streamer_client *c, bool tensors, bool commits)
 {
-        const uint64_t bytes = 100000;
+        const uint64_t bytes = 100000, one = 1;
         const char *key[] = {"engine=1"};
+        const streamer_published_tensor t = {.struct_size = sizeof(t),
+                                             .name = "tensor",
+                                             .dtype = "U8",
+                                             .item = 1,
+                                             .kind = STREAMER_PUBLISHED_PARAMETER,
+                                             .rank = 1,
+                                             .shape = &bytes,
+                                             .strides = &one};
         streamer_publish_opts opts = STREAMER_PUBLISH_OPTS_INIT;
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *publication = NULL;
         streamer_lease *lease;
         void *data;
-        opts.name = "published";
+        opts.name = tensors ? "put" : "published";
         opts.device = "host";
         opts.key = key;
-        opts.n_key = 1;
+        opts.n_key = tensors ? 0 : 1;
+        opts.flags = tensors ? STREAMER_PUBLISH_TENSORS | STREAMER_PUBLISH_REPLACE | STREAMER_PUBLISH_NO_WAIT : 0;
         if (!named(c, streamer_publish_find(c, &opts, &found, &publication)))
                 return;
-        if (publication == NULL) /* it is there: an earlier run could not unload it */
+        if (publication == NULL) /* an earlier run could not unload it, or an abort that failed has left it claimed */
                 return;
         if (named(c, streamer_publish_begin(publication, &bytes, 1)) &&
             named(c, streamer_publish_storage(publication, 0, &data))) {
                 memset(data, 7, bytes);
-                if (commits && named(c, streamer_publish_commit(publication, &lease))) {
+                bool described = !tensors || (named(c, streamer_publish_tensor(publication, &t)) &&
+                                              named(c, streamer_publish_attribute(publication, "step", "1")));
+                if (described && commits && named(c, streamer_publish_commit(publication, &lease))) {
                         streamer_detach(lease);
                         return;
                 }
@@ -270,13 +281,20 @@ static void publish(streamer_client *c, bool commits)
 /* Two lives, because a claim whose abort fails is held until its connection ends. */
 static void live_aborted(streamer_client *c)
 {
-        publish(c, false);
+        publish(c, false, false);
 }
 
 static void live_published(streamer_client *c)
 {
-        publish(c, true);
+        publish(c, false, true);
         named(c, streamer_unload(c, "published", 0));
+}
+
+static void live_put(streamer_client *c)
+{
+        publish(c, true, true);
+        publish(c, true, true);
+        named(c, streamer_unload(c, "put", 0));
 }
 
 /* Changes of a pinned model are persisted; a failed write is retried soon. Another priority each time, because the
@@ -401,7 +419,7 @@ static uint64_t next_nth(uint64_t nth)
 
 static void (*const lives[])(streamer_client *c) = {live,           live_asked,      live_by_store, live_by_hub,
                                                     live_on_gpu,    live_remembered, live_verbs,    live_aborted,
-                                                    live_published, live_encrypted};
+                                                    live_published, live_put,        live_encrypted};
 #define LIVES (sizeof(lives) / sizeof(lives[0]))
 /* The calls of each scenario without failures. */
 static bool calls_of[LIVES][FAULT_COUNT];
@@ -429,7 +447,7 @@ static bool is_persisted(streamer_client *c)
 /* The failure may have prevented it, or ended the connection while the load was running. */
 static bool are_unloaded(streamer_client *c)
 {
-        static const char *const names[] = {"victim", "other", "published"};
+        static const char *const names[] = {"victim", "other", "published", "put"};
         bool all = true;
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
                 streamer_call(c, "cancel", format_text("{\"model\":\"%s\"}", names[i]), NULL);
