@@ -15,9 +15,13 @@ static bool is_control(const unsigned char *c, size_t n)
 
 static bool is_break_or_turn(const unsigned char *c, size_t n)
 {
+        if (n == 2)
+                return c[0] == 0xd8 && c[1] == 0x9c;
         if (n != 3 || c[0] != 0xe2)
                 return false;
-        return (c[1] == 0x80 && c[2] >= 0xa8 && c[2] <= 0xae) || (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9);
+        if (c[1] == 0x81)
+                return c[2] >= 0xa6 && c[2] <= 0xa9;
+        return c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xa8 && c[2] <= 0xae));
 }
 
 size_t printable_char(const char *s, size_t left)

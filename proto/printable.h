@@ -9,7 +9,8 @@
 
 /* The bytes of the printable character that begins at s, of which `left` bytes are there; 0: *s is to be escaped. Not
  * printable are: what is not UTF-8; controls (C0, DEL and C1, which terminals obey as well); U+2028 and U+2029, which
- * break lines; U+202A to U+202E and U+2066 to U+2069, which turn the direction of what follows. */
+ * break lines; the characters with Unicode's property Bidi_Control (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to
+ * U+2069), which turn the direction of text. */
 size_t printable_char(const char *s, size_t left);
 
 #define PRINTABLE_MAX 5 /* of printable_next() */

@@ -7,6 +7,7 @@
  * Failures print nothing.
  */
 #include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,11 +55,11 @@ static void offer(const struct line *line, const char *word, const char *what)
 {
         if (strncmp(word, line->current, strlen(line->current)) != 0)
                 return;
-        /* Names with control characters cannot be typed. */
-        for (const char *c = word; *c; c++)
-                if ((unsigned char)*c < ' ' || *c == 0x7f)
-                        return;
-        printf("%s\t%s\n", word, what);
+        /* A name that is not printable cannot be typed, and may control the terminal. */
+        char *printable = escape(word);
+        if (strcmp(printable, word) == 0)
+                printf("%s\t%s\n", word, what);
+        streamer_free(printable);
 }
 
 static bool was_given(const struct line *line, const char *word)

@@ -16,6 +16,7 @@ static void begin(void)
         streamer_client *c = client_open(&test_daemon);
         client_load(c, fixture_write(model_mixed(3, 1 << 18), "awkward.safetensors"), AWKWARD);
         client_load(c, fixture_path("awkward.safetensors"), "two\nlines");
+        client_load(c, fixture_path("awkward.safetensors"), "turned\xe2\x80\xae");
         streamer_close(c);
 }
 
