@@ -62,6 +62,7 @@ def without_links(source: str) -> tuple[str, str | None]:
 
 # ---- what was meant ----
 
+
 def _near_file(source: str) -> str | None:
     folder, name = os.path.split(source)
     try:
@@ -87,6 +88,8 @@ def explain_missing(source: str, resident: Iterable[str]) -> str:
     if _HUB_ID.fullmatch(source):
         looked.insert(1, f"no such model in the Hugging Face cache {_hub_cache()}")
         near.insert(1, nearest(source.partition("@")[0], _hub_models()))
+    is_word = "/" not in source and not source.endswith(".safetensors")  # some models have no organisation: gpt2
+    if is_word or _HUB_ID.fullmatch(source):
         advice += f", and hf://{source} is read from the Hub"
     meant = next((f"; did you mean {name!r}?" for name in near if name), "")
     return f"{source}: {', '.join(looked)}{meant} ({advice})"

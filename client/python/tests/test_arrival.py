@@ -227,7 +227,7 @@ def test_what_was_looked_for_and_what_was_meant(
         streamerd.open("./solitary.safetensors", name="failedmodel", ready=True)
     for source, parts in (
         ("modle.safetensors", [f"no file {folder}/modle.safetensors", "did you mean 'model.safetensors'", "or ./"]),
-        ("failedmodle", ["no resident model of that name (a path begins"]),
+        ("failedmodle", ["no resident model of that name (a path begins", "hf://failedmodle"]),
         ("residnet.safetensors", ["did you mean 'resident'"]),
         ("residnet", ["no resident model", "did you mean 'resident'"]),
         ("Qwen/Qwen3", [f"Hugging Face cache {folder}/hub", "did you mean 'Qwen/Qwen3-8B'", "hf://Qwen/Qwen3"]),
