@@ -225,6 +225,7 @@ static void send_queued(struct conn *conn)
 
 static void flush(struct conn *conn)
 {
+        require(conn->state != CONN_ENDED);
         send_queued(conn);
         if (is_closing(conn) && list_empty(&conn->out)) {
                 conn_end(conn);
@@ -334,11 +335,11 @@ static bool charge_input(struct conn *conn)
         return false;
 }
 
-/* Sends the replies that were held back. */
+/* Sends the replies that were held back, unless the connection has ended meanwhile. */
 static void uncork(struct conn *conn)
 {
         conn->corked = false;
-        if (conn->held)
+        if (conn->held && conn->state != CONN_ENDED)
                 flush(conn);
 }
 

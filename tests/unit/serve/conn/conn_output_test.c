@@ -370,6 +370,25 @@ TEST(an_unsendable_reply_is_logged, .to = 2)
         core_until(closed);
 }
 
+static void answer_the_second_at_length(void)
+{
+        reply(frames == 2 ? FRAME_MAX + 1 : 16, 'x', NULL, 0);
+}
+
+/* What was held back is not sent any more: the client may have closed its end. */
+TEST(an_unsendable_reply_ends_a_connection_with_held_replies)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "one");
+        n += put_frame(data + n, "two");
+        n += put_frame(data + n, "three");
+        on_frame = answer_the_second_at_length;
+        send_bytes(data, n);
+        must(shutdown(client, SHUT_RDWR));
+        core_until(closed);
+        ck_assert_uint_eq(frames, 2);
+}
+
 TEST(a_client_that_disconnects_is_not_logged)
 {
         failure = reply_to_closed;
