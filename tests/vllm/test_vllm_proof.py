@@ -26,6 +26,10 @@ REFUSED = {
 }
 
 
+# The head is in float32, in which torch's linear, of engines that share weights on a CPU, rounds otherwise than vLLM's.
+ROUNDED = {"Llama, classification"}
+
+
 @pytest.fixture(scope="module")
 def second(logs: Path) -> Iterator[Engine]:
     with Engine(logs / "second") as process:
@@ -64,6 +68,9 @@ def test_a_model_is_published_or_refused_and_answers_as_without(engine, second, 
         pytest.skip(f"vLLM cannot run it on this processor: {error}")
     assert len({json.dumps(answer) for answer in expected}) > 1
     found, log = answers(engine, folder, "streamerd", publishing(daemon), **more)
+    if name in ROUNDED:
+        assert all(one == pytest.approx(two, rel=1e-6) for one, two in zip(found, expected, strict=True))
+        expected = found
     assert found == expected
     if name in REFUSED:
         assert REFUSED[name] in log

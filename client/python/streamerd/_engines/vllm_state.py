@@ -27,11 +27,12 @@ _NOT_ENTERED = ("vllm.config.", "vllm.distributed.")
 _OWN = ("_parameters", "_buffers", "_modules")
 _LEAST_ADDRESS = 1 << 32  # lower numbers are counts, indices and ids
 
-# State of a process, not of a model: numbers of process groups, a mark of transformers' own initialisation, and what
-# vLLM's compiler keeps of a call.
+# State of a process, not of a model: numbers of process groups, a mark of transformers' own initialisation, what vLLM's
+# compiler keeps of a call, and the mode, which vLLM sets once it has loaded a model. (Modules of vLLM that all models
+# share, such as activations, have that of the model before.)
 _NOT_COMPARED = {
-    "_is_hf_initialized", "_compiled_callable", "_bytecode_hook_handle", "_compiled_bytecode", "compiled", "first_compile",
-    "was_aot_compile_fn_loaded_from_disk", "aot_compiled_fn",
+    "training", "_is_hf_initialized", "_compiled_callable", "_bytecode_hook_handle", "_compiled_bytecode", "compiled",
+    "first_compile", "was_aot_compile_fn_loaded_from_disk", "aot_compiled_fn",
 }  # fmt: skip
 
 State = dict[str, str]
