@@ -214,8 +214,9 @@ static uint64_t available_memory(struct host_device *host, const struct segment 
                 store_relaxed(&host->small_read_ns, now);
                 store_relaxed(&host->small_left, left);
         }
+        /* Of threads that do this at once, one may count: it is read again soon, and does not wrap. */
         if (needed <= left)
-                sub_relaxed(&host->small_left, needed);
+                store_relaxed(&host->small_left, left - needed);
         return left;
 }
 
