@@ -11,6 +11,7 @@
 #include "tests/lib/suite.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 static struct endpoint store;
@@ -138,13 +139,15 @@ static inline const char *cache_path(void)
         return suite_path("cache-%d", (int)getpid());
 }
 
+/* The default of min_free would depend on how full the machine's disk is. */
+#define DISK_DEFAULTS "http: {backoff: 5ms, tries: 2, patience: 0s}\ndisk_cache: {min_free: 1}\n"
+
 static inline void start_with(const char *cache, const char *config)
 {
         DAEMON_START(&disk_daemon, suite_path("daemon-%d", (int)getpid()), "--device", "host=256MiB", "--root", "/tmp",
                      "--root", suite_folder(), "--block-size", "1MiB", "--log-level", "debug", "--disk-cache", cache,
                      "--config",
-                     suite_file(format_text("config-%d.yaml", (int)getpid()),
-                                config ? config : "http: {backoff: 5ms, tries: 2, patience: 0s}\n"));
+                     suite_file(format_text("config-%d.yaml", (int)getpid()), config ? config : DISK_DEFAULTS));
         client = client_open(&disk_daemon);
 }
 
@@ -205,6 +208,18 @@ static inline void store_behind(const char *source, const struct model *m, uint6
         client_equals(client, "m", m);
         client_unload(client, "m");
         client_wait_used(client, 0);
+}
+
+/* Changes these bits of one byte; `at` < 0: from the end. */
+static inline void flip_bits(const char *path, long at, unsigned char bits)
+{
+        unsigned char byte;
+        int fd = must(open(path, O_RDWR));
+        off_t offset = at < 0 ? (off_t)file_size(path) + at : at;
+        ck_assert_int_eq(pread(fd, &byte, 1, offset), 1);
+        byte ^= bits;
+        ck_assert_int_eq(pwrite(fd, &byte, 1, offset), 1);
+        close(fd);
 }
 
 /* Calls use() with the path of each file of this name in the cache: "data" or "entry". Returns how many there are. */

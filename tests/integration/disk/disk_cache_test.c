@@ -95,13 +95,7 @@ static long damage_at;
 
 static void flip(const char *path)
 {
-        unsigned char byte;
-        int fd = must(open(path, O_RDWR));
-        off_t at = damage_at < 0 ? (off_t)file_size(path) + damage_at : damage_at;
-        ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
-        byte ^= 4;
-        ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
-        close(fd);
+        flip_bits(path, damage_at, 4);
 }
 
 static void cut(const char *path)

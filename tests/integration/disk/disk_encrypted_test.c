@@ -18,8 +18,8 @@ static const char *object_path(void)
 static void start_encrypted(void)
 {
         start_with(format_text("%s=64MiB", cache_path()),
-                   format_text("http: {backoff: 5ms, tries: 2, patience: 0s}\nencryption:\n  keys: [\"file:%s\"]\n"
-                               "  plaintext_tensors: allow\n",
+                   format_text(DISK_DEFAULTS "encryption:\n  keys: [\"file:%s\"]\n"
+                                             "  plaintext_tensors: allow\n",
                                keys_path()));
 }
 
@@ -104,13 +104,7 @@ static long spoil_at;
 
 static void spoil(const char *path)
 {
-        unsigned char byte;
-        int fd = must(open(path, O_RDWR));
-        off_t at = spoil_at < 0 ? (off_t)file_size(path) + spoil_at : spoil_at;
-        ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
-        byte ^= 1;
-        ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
-        close(fd);
+        flip_bits(path, spoil_at, 1);
 }
 
 static const struct damage {

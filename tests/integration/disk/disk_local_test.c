@@ -16,7 +16,8 @@ static struct model *model, *other;
 
 static void start_also(void)
 {
-        start_with(format_text("%s=64MiB", cache_path()), format_text("disk_cache: {also: [%s/]}\n", slow("")));
+        start_with(format_text("%s=64MiB", cache_path()),
+                   format_text("disk_cache: {min_free: 1, also: [%s/]}\n", slow("")));
 }
 
 static void begin(void)
@@ -107,7 +108,8 @@ TEST(a_pinned_models_files_are_not_evicted)
 {
         stop();
         model_write(other, slow("/other.safetensors"));
-        start_with(format_text("%s=9MiB", cache_path()), format_text("disk_cache: {also: [%s]}\n", slow("")));
+        start_with(format_text("%s=9MiB", cache_path()),
+                   format_text("disk_cache: {min_free: 1, also: [%s]}\n", slow("")));
         client_ok(client,
                   client_load_with(client, (streamer_load_opts){.source = slow("/m.safetensors"),
                                                                 .name = "pinned",
@@ -154,8 +156,8 @@ TEST(what_is_read_as_another_user_is_neither_stored_nor_read_from_a_copy)
         shared_path = slow("/m.safetensors");
         must(chmod(shared_path, 0644));
         start_with(format_text("%s=64MiB", cache_path()),
-                   format_text("disk_cache: {also: [%s]}\naccess: {roles: [{role: load, users: [%d]}]}\n", slow(""),
-                               SOMEBODY));
+                   format_text("disk_cache: {min_free: 1, also: [%s]}\naccess: {roles: [{role: load, users: [%d]}]}\n",
+                               slow(""), SOMEBODY));
         must(chmod(disk_daemon.socket, 0666));
         ck_assert_int_eq(run_as(SOMEBODY, SOMEBODY, load_as_somebody), 0);
         client_wait_used(client, 0);

@@ -9,7 +9,7 @@ static struct model *model, *other;
 
 #define ONE "s3://b/one/model.safetensors"
 #define MANY "s3://b/many/"
-#define ALLOW "http: {backoff: 5ms, tries: 2, patience: 0s}\ndisk_cache: {offline: allow}\n"
+#define ALLOW "http: {backoff: 5ms, tries: 2, patience: 0s}\ndisk_cache: {min_free: 1, offline: allow}\n"
 
 static void begin(void)
 {
