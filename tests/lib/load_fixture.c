@@ -119,11 +119,15 @@ static void on_ended(struct load_watch *watch, struct load_request *request)
         w->state = load_request_state(request);
         w->error = *load_request_error(request);
         w->resident = load->targets[0].resident;
-        load_each_target (t, load)
+        load_each_target (t, load) {
+                uint64_t waits_ns;
                 w->serves |= t->state == TARGET_SERVES;
+                w->targets[t - load->targets] = load_target_state(t, now_ns(), &waits_ns);
+        }
         w->needed = w->state == LOAD_READY ? target_needs(&load->targets[0]) : 0; /* a worker may still plan it */
         w->generation = load->targets[0].generation;
         load_progress(load, &w->progress);
+        w->load = NULL;
 }
 
 int load_request(struct watched *w, const struct load_args *what)

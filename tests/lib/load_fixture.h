@@ -32,14 +32,15 @@ void load_fixture_end(void);
 struct watched {
         struct load_watch watch;
         struct load_request *request;
-        struct load *load;
+        struct load *load; /* NULL: it has ended, and may be freed */
         bool ended;
         enum load_state state;
         struct error error;
         struct load_progress progress;
-        bool resident;   /* of the first device */
-        bool serves;     /* on a device, since before the load */
-        uint64_t needed; /* there, by its plan */
+        const char *targets[LOAD_DEVICES]; /* their states at its end */
+        bool resident;                     /* of the first device */
+        bool serves;                       /* on a device, since before the load */
+        uint64_t needed;                   /* there, by its plan */
         struct generation *generation;
 };
 
