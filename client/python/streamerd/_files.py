@@ -23,6 +23,7 @@ from typing import NamedTuple
 from ._attach import attach_lease
 from ._client import Client, connect
 from ._library import ATTACH_READY, Handle, Tensor, library, sized
+from ._nearest import explains_options
 from ._option_values import deadline_of, seconds_until
 from ._publication import PARAMETER, Entry, Memory, find
 from ._put import OWN, admitted
@@ -41,6 +42,7 @@ class _File(NamedTuple):
     mode: int
 
 
+@explains_options
 def publish_files(
     folder: str | os.PathLike[str],
     name: str,
@@ -106,6 +108,7 @@ def publish_selected(
     return True
 
 
+@explains_options
 def restore_files(
     name: str,
     folder: str | os.PathLike[str],

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._client import Client, connect
+from ._nearest import explains_options
 from ._open import device_name
 from ._publication import (
     ATTRIBUTE,
@@ -253,6 +254,7 @@ def _copy(target: Memory, source: int) -> None:
 # ---- publish ----
 
 
+@explains_options
 def publish(
     module: Module,
     name: str,

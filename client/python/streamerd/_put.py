@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._client import Client, connect, warn
 from ._model import Model
+from ._nearest import explains_options
 from ._open import ADMISSION_LOG_SECONDS, RETRY_SECONDS, device_name
 from ._option_values import deadline_of, flag, seconds_until
 from ._progress import ProgressBar
@@ -59,6 +60,7 @@ class Part(NamedTuple):
         return size
 
 
+@explains_options
 def put(
     tensors: Tensors,
     name: str,

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ._client import Client, connect, interruptibly
+from ._nearest import explains_options
 from ._source import without_links
 
 
@@ -15,6 +16,7 @@ def _at(client: Client, source: str | os.PathLike[str]) -> str:
     return without_links(text)[0] if client.own else text
 
 
+@explains_options
 def fetch(
     source: str | os.PathLike[str], file: str, *, socket: str | None = None, autostart: bool | None = None
 ) -> bytes:
@@ -37,6 +39,7 @@ def fetch(
     return interruptibly(lambda: client.fetch(_at(client, source), file))
 
 
+@explains_options
 def fetch_list(
     source: str | os.PathLike[str],
     *,
@@ -62,6 +65,7 @@ def fetch_list(
     return [file["name"] for file in interruptibly(lambda: client.fetch_list(_at(client, source), weights))]
 
 
+@explains_options
 def status(*, socket: str | None = None, autostart: bool | None = None) -> dict[str, Any]:
     """The daemon's status: devices, memory, loads; as `streamerctl status --json`.
 

@@ -18,6 +18,7 @@ from ._client import Client, connect, interruptibly
 from ._file import SUFFIX, write_file
 from ._library import Handle, file_text
 from ._model import SLICE_MS, Model, TensorInfo, not_pickled
+from ._nearest import explains_options
 from ._open import Options, Request, finish
 from ._placement import Copies, placement
 from ._requests import fetch, fetch_list
@@ -354,6 +355,7 @@ def _is_chosen(name: str, allow: Collection[str] | None, ignore: Collection[str]
     return not any(fnmatch.fnmatch(name, pattern) for pattern in ignore or ())
 
 
+@explains_options
 def pull_files(
     model_path: str,
     dst: str,

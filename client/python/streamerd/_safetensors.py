@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ._library import file_text
 from ._model import Model, Slice, TensorInfo, not_pickled
+from ._nearest import explains_options
 from ._open import Options, Request, Source, device_name, finish
 from ._placement import Copies, placement
 from .errors import Error, InvalidError, NotFoundError, TensorNotFoundError, also
@@ -193,6 +194,7 @@ def _open(filename: Source, framework: str, device: Any) -> Model[Any]:
     return finish(request, *request.start())
 
 
+@explains_options
 def load_file(filename: Source, device: Any = "cpu", *, backend: str = "mmap", framework: str = "pt") -> dict[str, Any]:
     """All tensors of a file by name, as safetensors.torch.load_file; framework="np": safetensors.numpy.load_file.
 

@@ -16,6 +16,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_void_p
 from ._client import Client, connect
 from ._library import E_TIMEOUT, E_UNREACHABLE, MEMORY, Handle, library, text
 from ._model import SLICE_MS
+from ._nearest import explains_options
 from .errors import NotFoundError
 
 
@@ -65,6 +66,7 @@ class _Watch:
             found = True
 
 
+@explains_options
 def watch(name: str, *, socket: str | None = None, autostart: bool | None = None) -> Iterator[int]:
     """Yields each generation of a model as it becomes ready; first the one that serves, if there is one.
 
@@ -93,6 +95,7 @@ def watch(name: str, *, socket: str | None = None, autostart: bool | None = None
             pass
 
 
+@explains_options
 async def awatch(name: str, *, socket: str | None = None, autostart: bool | None = None) -> AsyncIterator[int]:
     """watch() for asyncio: the event loop runs other tasks while it waits.
 

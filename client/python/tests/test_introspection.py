@@ -58,6 +58,18 @@ def test_options_are_written_out(name: str) -> None:
         function("m", timeuot=1)
 
 
+OTHERS = ("publish", "publish_files", "restore_files", "put", "watch", "awatch", "fetch", "fetch_list", "status", "load_file", "pull_files")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_misspelt_option_is_named(name: str) -> None:
+    function = getattr(streamerd, name)
+    option = list(inspect.signature(function).parameters)[-1]
+    misspelt = option[:-2] + option[-1] + option[-2]
+    with pytest.raises(TypeError, match=rf"{name}\(\) has no option '{misspelt}'; did you mean '{option}'\?"):
+        function(**{misspelt: 1})
+
+
 def test_help_describes_every_option() -> None:
     text = pydoc.render_doc(streamerd.open, renderer=pydoc.plaintext)
     for option in ("source", "framework", *streamerd.Options.__annotations__):

@@ -48,8 +48,10 @@ static void answer_model(const struct server *server, const char *model, struct 
                 say(answer, 404, "no such model\n");
         else if (g == NULL)
                 say(answer, 503, desired_failed(desired) ? "not ready\n" : "queued\n");
+        else if (g->state == GENERATION_LOADING)
+                say(answer, 503, g->queued ? "queued\n" : "loading\n");
         else
-                say(answer, 503, g->state == GENERATION_LOADING ? "loading\n" : "not ready\n");
+                say(answer, 503, "not ready\n");
 }
 
 /* The loop makes the answers, and runs once the daemon serves its socket: it is alive and has started. */

@@ -7,6 +7,7 @@
 #include "tests/lib/http_exchange.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #include "daemon/base/metric/metric.h"
 
@@ -320,15 +321,15 @@ static struct fuse_file held;
 
 static void begin_preload(void)
 {
-        struct model *m = model_mixed(6, 1 << 18);
+        struct model *m = model_mixed(6, 1 << 22);
         char *backing = suite_path("preloaded");
         model_write(m, backing);
         fuse_file_start(&held, suite_path("held"), "m.safetensors", backing);
-        fuse_file_hold(&held, 0);
+        fuse_file_hold(&held, 2 * MIB);
         snprintf(metrics_address, sizeof(metrics_address), "unix:%s", suite_path("probes"));
         char *text = format_text("metrics: {listen: '%s'}\npreload: [{source: %s}]\n", metrics_address, held.path);
         DAEMON_START(&test_daemon, suite_path("preloading"), "--config", suite_file("preload.yaml", text), "--device",
-                     "host=64MiB", "--root", suite_path("held"));
+                     "host=64MiB", "--root", suite_path("held"), "--root", suite_folder());
         client = client_open(&test_daemon);
 }
 
@@ -351,4 +352,26 @@ TEST(a_long_preload_is_alive_and_not_ready)
         fuse_file_release(&held);
         AWAIT(get("/readyz").status == 200);
         answers("/readyz?model=m", 200, "ready\n");
+}
+
+TEST(a_load_that_waits_for_memory_is_queued)
+{
+        struct wire w;
+        struct model *large = model_new(7);
+        char *path = suite_path("large.safetensors");
+        model_add(large, "t", "U8", (uint64_t[]){60 * MIB}, 1); /* not beside the other */
+        model_write(large, path);
+        fuse_file_wait_held(&held);
+        AWAIT(get("/readyz?model=m").body[0] == 'l');
+        wire_connect(&w, &test_daemon);
+        wire_request(&w, &(struct request){.verb = VERB_load,
+                                           .id = 1,
+                                           .u.load = {.source = path, .name = "large", .wait = true, .watch = true}});
+        wire_reply_ok(&w);
+        AWAIT(get("/readyz?model=large").body[0] == 'q');
+        answers("/readyz?model=large", 503, "queued\n");
+        wire_request(&w, &(struct request){.verb = VERB_cancel, .id = 2, .u.cancel = {.model = "large"}});
+        wire_close(&w);
+        fuse_file_release(&held);
+        AWAIT(get("/readyz").status == 200);
 }
