@@ -157,7 +157,7 @@ static void report_failed(const struct load *load, const char *devices)
         bool cancelled = load->state == LOAD_CANCELLED;
         metric_add_label(METRIC_LOADS, cancelled ? RESULT_CANCELLED : RESULT_FAILED, 1);
         if (!cancelled)
-                metric_add_code(METRIC_LOAD_ERRORS, load->error.code, 1);
+                metric_add_code(METRIC_LOAD_ERRORS, load->error.outside ? STREAMER_ENOENT : load->error.code, 1);
         log_event(LOG_LEVEL_WARN, LOG_MODEL_FAILED,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
                              LOG_TEXT("device", devices), LOG_TEXT("code", code_wire(load->error.code)),

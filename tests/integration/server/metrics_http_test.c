@@ -117,6 +117,8 @@ TEST(failures_are_counted_by_code)
         double refused = value_of("streamerd_request_errors_total{code=\"not-found\"}");
         client_load_fails(client, fixture_path("absent.safetensors"), "absent", STREAMER_ENOENT, NULL);
         ck_assert_double_eq(value_of("streamerd_load_errors_total{code=\"not-found\"}"), failed + 1);
+        client_load_fails(client, "/etc/passwd", "outside", STREAMER_EFAILED, "outside the roots");
+        ck_assert_double_eq(value_of("streamerd_load_errors_total{code=\"not-found\"}"), failed + 2);
         ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"nobody\"}"), STREAMER_ENOENT);
         ck_assert_double_eq(value_of("streamerd_request_errors_total{code=\"not-found\"}"), refused + 1);
 }
