@@ -10,7 +10,6 @@
 
 #include <sys/socket.h>
 
-#define WAIT_MS 20000
 /* A small ring: daemons that live for a moment must not be touching it when they end. */
 #define COMMON                                                                                                         \
         "devices:\n  - host=64MiB\nio: {concurrency: 2, block_size: 1MiB}\nlimits:\n  preload_retry: 20ms\n  "         \
@@ -62,7 +61,7 @@ static bool row_is(size_t i, const char *state, uint64_t tries)
 
 static void await_row(size_t i, const char *state, uint64_t tries)
 {
-        ck_assert_msg(WITHIN(WAIT_MS, row_is(i, state, tries)), "preload[%zu] does not become %s", i, state);
+        ck_assert_msg(WITHIN(PATIENCE_MS, row_is(i, state, tries)), "preload[%zu] does not become %s", i, state);
 }
 
 static void await_log(const char *text)
@@ -77,7 +76,7 @@ static void await_notify(const char *word)
         char text[4096];
         do {
                 struct pollfd fd = {.fd = test_daemon.notify, .events = POLLIN};
-                ck_assert_msg(must(poll(&fd, 1, WAIT_MS)) == 1, "no %s", word);
+                ck_assert_msg(must(poll(&fd, 1, PATIENCE_MS)) == 1, "no %s", word);
                 ssize_t n = must(recv(test_daemon.notify, text, sizeof(text) - 1, 0));
                 text[n] = '\0';
         } while (!strstr(text, word));

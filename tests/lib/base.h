@@ -127,9 +127,11 @@ int child_wait(pid_t pid);  /* until it ends; its exit status, or 128 + signal *
                 within_is;                                                                                             \
         })
 
-/* The same for 20 s, after which it fails with the condition's text. */
+/* How long a test waits for what must happen, on a busy machine under sanitizers, too. */
+#define PATIENCE_MS 60000
+/* The same for that long, after which it fails with the condition's text. */
 #define AWAIT(condition)                                                                                               \
         do {                                                                                                           \
-                if (!WITHIN(20000, (condition)))                                                                       \
-                        die("%s:%d: not within 20 s: %s", __FILE__, __LINE__, #condition);                             \
+                if (!WITHIN(PATIENCE_MS, (condition)))                                                                 \
+                        die("%s:%d: not within %d s: %s", __FILE__, __LINE__, PATIENCE_MS / 1000, #condition);         \
         } while (0)

@@ -8,8 +8,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#define WAIT_MS 30000
-
 enum verb { ATTACH, ATTACH_LOADING, DETACH, RECHECK, BREAK, BREAK_UNNOTICED };
 
 struct request {
@@ -66,7 +64,7 @@ static int check_arriving(const struct slot_lease *held, struct client_answer *a
         struct model *m = seeded_model(held->seed);
         streamer_tensor t = STREAMER_TENSOR_INIT;
         int r;
-        while ((r = streamer_tensor_next(held->lease, WAIT_MS, &t)) == 0) {
+        while ((r = streamer_tensor_next(held->lease, PATIENCE_MS, &t)) == 0) {
                 size_t i = model_index(m, t.name);
                 if (i < m->n && same_bytes(held, m, i, &t))
                         continue;
@@ -94,7 +92,7 @@ static void attach(streamer_client *c, struct slot_lease *held, const struct req
                                      .device = request->device[0] != '\0' ? request->device : NULL,
                                      .digest = request->digest[0] != '\0' ? request->digest : NULL,
                                      .generation = request->generation,
-                                     .timeout_ms = WAIT_MS};
+                                     .timeout_ms = PATIENCE_MS};
         answer->result = streamer_attach(c, request->model, &opts, &held->lease);
         if (answer->result != 0) {
                 snprintf(answer->text, sizeof(answer->text), "%s", streamer_last_error(c));
@@ -149,7 +147,7 @@ static void run_request(streamer_client *c, struct slot_lease *held, const struc
 
 static _Noreturn void run_process(const char *socket, int fd)
 {
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket, .timeout_ms = WAIT_MS};
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket, .timeout_ms = PATIENCE_MS};
         struct slot_lease held[CLIENT_SLOTS] = {{0}};
         streamer_client *c = NULL;
         struct request request;

@@ -9,7 +9,6 @@
 #include "tests/lib/suite.h"
 
 #define FLAGS_MAX 48
-#define WAIT_MS 20000
 
 struct daemon test_daemon;
 struct model *fixture_witness;
@@ -185,7 +184,7 @@ int client_socket(const streamer_client *c)
 
 streamer_client *client_open(const struct daemon *d)
 {
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d->socket, .timeout_ms = WAIT_MS};
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d->socket, .timeout_ms = PATIENCE_MS};
         streamer_client *c = NULL;
         int r = streamer_connect(&opts, &c);
         if (r)
@@ -221,7 +220,7 @@ streamer_op *client_load_begin_with(streamer_client *c, streamer_load_opts opts)
 
 int client_load_end(streamer_op *op)
 {
-        int r = streamer_op_wait(op, WAIT_MS, NULL);
+        int r = streamer_op_wait(op, PATIENCE_MS, NULL);
         streamer_op_free(op);
         return r;
 }
@@ -450,7 +449,7 @@ uint64_t client_host_cache(streamer_client *c)
 static void wait_for(streamer_client *c, uint64_t (*get)(streamer_client *c), uint64_t want, const char *what)
 {
         uint64_t have;
-        if (!WITHIN(WAIT_MS, (have = get(c)) == want))
+        if (!WITHIN(PATIENCE_MS, (have = get(c)) == want))
                 die("%s: %ju instead of %ju", what, (uintmax_t)have, (uintmax_t)want);
 }
 

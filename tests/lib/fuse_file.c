@@ -309,7 +309,7 @@ void fuse_file_wait_held(struct fuse_file *h)
 {
         struct pollfd fd = {.fd = h->reports, .events = POLLIN};
         char byte;
-        if (must(poll(&fd, 1, 20000)) == 0)
+        if (must(poll(&fd, 1, PATIENCE_MS)) == 0)
                 die("no read was held");
         must(read(h->reports, &byte, 1));
 }

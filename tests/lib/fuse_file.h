@@ -53,6 +53,6 @@ void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, 
 void fuse_file_stop(struct fuse_file *h); /* held reads fail; unmounts */
 
 void fuse_file_hold(struct fuse_file *h, uint64_t from);
-void fuse_file_wait_held(struct fuse_file *h); /* waits waits until a read is held; fails after 20 s */
+void fuse_file_wait_held(struct fuse_file *h); /* waits until a read is held; fails otherwise */
 void fuse_file_release(struct fuse_file *h);
 void fuse_file_fail(struct fuse_file *h); /* held reads fail with EIO, as do later ones that would be held */

@@ -112,7 +112,7 @@ uint64_t used_on(const char *device)
 
 void wait_until_freed(const char *device)
 {
-        ck_assert_msg(WITHIN(WAIT_MS, used_on(device) == 0), "%s: %llu bytes are in use", device,
+        ck_assert_msg(WITHIN(PATIENCE_MS, used_on(device) == 0), "%s: %llu bytes are in use", device,
                       (unsigned long long)used_on(device));
 }
 

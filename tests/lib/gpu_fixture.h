@@ -9,7 +9,6 @@
 #include "tests/lib/fixture.h"
 
 #define GPUS 4
-#define WAIT_MS 20000
 
 struct gpu_daemon {
         unsigned n, mib;        /* number of GPUs and memory of each; 0: one, 1 GiB */

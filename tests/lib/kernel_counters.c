@@ -222,7 +222,7 @@ unsigned process_fds(pid_t pid)
 
 bool process_wait_fds(pid_t pid, unsigned max)
 {
-        return WITHIN(20000, process_fds(pid) <= max);
+        return WITHIN(PATIENCE_MS, process_fds(pid) <= max);
 }
 
 unsigned process_threads(pid_t pid)
@@ -368,7 +368,7 @@ bool memory_limit(uint64_t bytes)
 /* A thread that was joined may be in the group for a moment more. */
 void limit_end(void)
 {
-        if (!write_to(limited_mount, "cgroup.procs", "0") || !WITHIN(20000, rmdir(limited_group) == 0))
+        if (!write_to(limited_mount, "cgroup.procs", "0") || !WITHIN(PATIENCE_MS, rmdir(limited_group) == 0))
                 die_errno("%s", limited_group);
 }
 

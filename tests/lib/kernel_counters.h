@@ -47,7 +47,7 @@ uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);
 /* Those whose /proc link contains the text. */
 unsigned process_fds_named(pid_t pid, const char *text);
-/* Waits until the process has at most `max` descriptors; false after 20 s. */
+/* Waits until the process has at most `max` descriptors; false if it keeps more. */
 bool process_wait_fds(pid_t pid, unsigned max);
 unsigned process_threads(pid_t pid);
 /* The number of its threads of this name (NULL: of all but the first), and how many of them sleep. */

@@ -165,7 +165,7 @@ static bool state_agrees(const struct kills *k)
 /* From here on it has no earlier state. */
 static void wait_state(struct kills *k)
 {
-        if (!WITHIN(20000, state_agrees(k)))
+        if (!WITHIN(PATIENCE_MS, state_agrees(k)))
                 die("the state file does not have the pins");
 }
 
@@ -192,7 +192,7 @@ static void check_lease(struct kills *k)
 static void query_daemon(struct kills *k)
 {
         client_ok(k->client, streamer_call(k->client, "ping", NULL, NULL), "ping");
-        if (!WITHIN(20000, pinned_are_restored(k)))
+        if (!WITHIN(PATIENCE_MS, pinned_are_restored(k)))
                 die("the pinned model was not restored");
         client_equals(k->client, PINNED, k->pinned);
         check_lease(k);

@@ -50,7 +50,7 @@ streamer_op *paused_load_start(const char *name)
 
 void paused_load_fails(streamer_op *op, const char *text)
 {
-        int r = streamer_op_wait(op, 20000, NULL);
+        int r = streamer_op_wait(op, PATIENCE_MS, NULL);
         ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
         ck_assert_msg(!text || strstr(streamer_last_error(client), text), "\"%s\" does not say \"%s\"",
                       streamer_last_error(client), text);
@@ -70,7 +70,7 @@ void paused_load_take(streamer_lease *lease, size_t n, bool seen[PAUSED_N])
 {
         for (size_t k = 0; k < n; k++) {
                 streamer_tensor t = STREAMER_TENSOR_INIT;
-                int r = streamer_tensor_next(lease, 20000, &t);
+                int r = streamer_tensor_next(lease, PATIENCE_MS, &t);
                 ck_assert_msg(r == 0, "tensor %zu: %s", k, streamer_strerror(r));
                 size_t i = model_index(paused.model, t.name);
                 unsigned char digest[16];

@@ -8,8 +8,6 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 
-#define WAIT_MS 30000
-
 /* ---- the terminal ---- */
 
 static void erase_cells(struct terminal *s, int row, int from, int to)
@@ -199,7 +197,7 @@ bool terminal_has(const struct terminal *s, const char *text)
 /* On this line; -1: on any. */
 static void await(struct terminal *s, int line, const char *text, bool there)
 {
-        uint64_t deadline = clock_ns() + (uint64_t)WAIT_MS * 1000000;
+        uint64_t deadline = clock_ns() + (uint64_t)PATIENCE_MS * 1000000;
         while ((line < 0 ? terminal_has(s, text) : strncmp(s->cells[line], text, strlen(text)) == 0) != there) {
                 if (!s->over && clock_ns() < deadline) {
                         read_output(s, 100);
@@ -243,7 +241,7 @@ void terminal_resize(struct terminal *s, int rows, int columns)
 
 int terminal_finish(struct terminal *s)
 {
-        uint64_t deadline = clock_ns() + (uint64_t)WAIT_MS * 1000000;
+        uint64_t deadline = clock_ns() + (uint64_t)PATIENCE_MS * 1000000;
         while (!s->over && clock_ns() < deadline)
                 read_output(s, 100);
         if (!s->over)

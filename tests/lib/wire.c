@@ -8,8 +8,6 @@
 
 #include <sys/socket.h>
 
-#define WAIT_MS 60000
-
 void wire_open(struct wire *w, const struct daemon *d)
 {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -110,7 +108,7 @@ static bool read_exactly(struct wire *w, unsigned char *to, size_t size)
         bool lost = false;
         while (size > 0) {
                 struct pollfd fd = {.fd = w->fd, .events = POLLIN};
-                if (must(poll(&fd, 1, WAIT_MS)) == 0)
+                if (must(poll(&fd, 1, PATIENCE_MS)) == 0)
                         die("the daemon does not answer");
                 ssize_t n = frame_recv_fds(w->fd, to, size, fds, &n_fds, FRAME_FDS_MAX, &lost);
                 if (n == 0 || (n < 0 && errno == ECONNRESET))

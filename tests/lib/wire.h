@@ -29,7 +29,7 @@ char *wire_frames(const struct request *request, size_t n, size_t *size);
 /* Sends {verb: "verb", id: id, key: "value"}; without the last pair if key is NULL. */
 bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, const char *value);
 
-/* Reads the next frame into w->reply; false if the daemon has closed the connection. Fails after 20 s.
+/* Reads the next frame into w->reply; false if the daemon has closed the connection. Fails where none comes.
  * Received descriptors are
  * closed. */
 bool wire_read(struct wire *w);

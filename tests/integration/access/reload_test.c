@@ -221,7 +221,7 @@ static void readings_take_turns(unsigned n)
         while (n > 0) {
                 char text[4096];
                 struct pollfd fd = {.fd = test_daemon.notify, .events = POLLIN};
-                ck_assert_int_eq(must(poll(&fd, 1, WAIT_MS)), 1);
+                ck_assert_int_eq(must(poll(&fd, 1, PATIENCE_MS)), 1);
                 text[must((int)recv(test_daemon.notify, text, sizeof(text) - 1, 0))] = '\0';
                 if (strstr(text, "RELOADING=1") != NULL) {
                         ck_assert(!reading);

@@ -42,7 +42,7 @@ static int wait_on_all_connections(void)
                         die("a request was not sent");
                 fds[k] = (struct pollfd){.fd = wires[k].fd, .events = POLLIN};
         }
-        if (must(poll(fds, UNANSWERED + 1, 20000)) != 1)
+        if (must(poll(fds, UNANSWERED + 1, PATIENCE_MS)) != 1)
                 die("not one reply");
         while (fds[i].revents == 0)
                 i++;

@@ -7,8 +7,6 @@
 
 #include <sched.h>
 
-#define PATIENCE_MS 60000
-
 static char *text_of(int fd, char *text, size_t size, const char *expected)
 {
         size_t n = strlen(text);

@@ -202,7 +202,7 @@ TEST(open_returns_a_lease_before_the_model_is_ready)
         paused_load_start("m");
         streamer_op *op = open_held(0);
         ck_assert_str_eq(streamer_op_model(op), "m");
-        client_ok(client, streamer_op_lease(op, 20000, &lease), "op_lease");
+        client_ok(client, streamer_op_lease(op, PATIENCE_MS, &lease), "op_lease");
         paused_load_take(lease, PAUSED_HALF, seen);
         ck_assert_int_eq(streamer_op_wait(op, 0, &p), STREAMER_ETIMEOUT);
         ck_assert_str_eq(p.state, "loading");
@@ -242,8 +242,8 @@ TEST(a_load_that_is_cancelled_ends_the_open)
         paused_load_start("m");
         streamer_op *op = open_held(STREAMER_ATTACH_READY);
         client_ok(client, streamer_cancel(client, "m"), "cancel");
-        ck_assert_int_eq(streamer_op_lease(op, 20000, &lease), STREAMER_ECANCELED);
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        ck_assert_int_eq(streamer_op_lease(op, PATIENCE_MS, &lease), STREAMER_ECANCELED);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, NULL), STREAMER_ECANCELED);
         fuse_file_release(&paused.hang);
 }
 

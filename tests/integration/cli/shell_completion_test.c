@@ -7,7 +7,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/terminal.h"
 
-#define PATIENCE_MS 20000
 #define AWKWARD "org/it's a \"model\":1"
 
 static void begin(void)

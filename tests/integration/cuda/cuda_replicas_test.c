@@ -90,7 +90,7 @@ TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
         for (size_t i = 0; i < 2; i++)
                 ck_assert_int_eq(streamer_tensor_get(lease[i], 0, &t), STREAMER_EBUSY);
         gpus->held[1] = 0;
-        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), 0);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, &p), 0);
         ck_assert_uint_eq(p.bytes, m->bytes);
         for (size_t i = 0; i < 2; i++) {
                 lease_equals(lease[i], m);
@@ -111,7 +111,7 @@ TEST(status_shows_the_charge_of_a_load_on_each_device)
         ck_assert_str_eq(json_text(targets, "1.state"), "loading");
         ck_assert_uint_eq(json_number(targets, "1.bytes"), used_on("cuda:1"));
         gpus->held[1] = 0;
-        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, NULL), 0);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, NULL), 0);
 }
 
 /* ---- one of several fails ---- */
@@ -123,7 +123,7 @@ TEST(a_lost_device_fails_alone)
         streamer_progress p = {.struct_size = sizeof(p)};
         gpus->broken[1] = 700;
         streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL);
-        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, &p), STREAMER_EFAILED);
         ck_assert_str_eq(p.state, "ready");
         ck_assert_uint_eq(streamer_op_failure_count(op), 1);
         ck_assert_int_eq(streamer_op_failure_get(op, 0, &f), 0);
@@ -154,13 +154,13 @@ TEST(a_device_lost_during_a_copy_fails_alone)
                 ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
         gpus->broken[2] = 700;
         gpus->held[2] = 0;
-        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, &p), STREAMER_EFAILED);
         gpus->broken[2] = 0; /* a driver would free its memory on the device; the fake needs a reset */
         ck_assert_str_eq(p.state, "ready");
         client_equals_on(client, "m", "cuda:0", m);
         client_equals_on(client, "m", "cuda:1", m);
         /* Its client is notified, and has seen only tensors that are in place. */
-        ck_assert_int_eq(streamer_tensor_next(lease, WAIT_MS, &t), STREAMER_EFAILED);
+        ck_assert_int_eq(streamer_tensor_next(lease, PATIENCE_MS, &t), STREAMER_EFAILED);
         streamer_detach(lease);
 }
 

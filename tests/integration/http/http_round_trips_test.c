@@ -116,7 +116,7 @@ static void load_takes(const char *name, const char *source, bool sha256, const 
         int r = streamer_op_wait(op, 10000 * (suite_short() ? 3 : 1), NULL);
         ck_assert_msg(r == 0, "%s: %d: %s, and is asked for\n%s", name, r, streamer_last_error(client),
                       proxy_held(&proxy));
-        ck_assert_msg(WITHIN(20000, hedges_are_logged()), "%s: a block is asked for again", name);
+        ck_assert_msg(WITHIN(PATIENCE_MS, hedges_are_logged()), "%s: a block is asked for again", name);
         client_equals(client, "m", m);
         client_unload(client, "m");
 }

@@ -26,10 +26,10 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
         fuse_file_release(&paused.hang);
         if (_i == 0) {
                 paused_load_take(lease, PAUSED_HALF, seen);
-                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
+                ck_assert_int_eq(streamer_tensor_next(lease, PATIENCE_MS, &t), STREAMER_EEND);
                 lease_equals(lease, paused.model);
         } else if (_i == 1) {
-                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_ECANCELED);
+                ck_assert_int_eq(streamer_tensor_next(lease, PATIENCE_MS, &t), STREAMER_ECANCELED);
         }
         streamer_detach(lease);
         ck_assert_uint_eq(client_leases(client), 0);
@@ -100,7 +100,7 @@ TEST(progress_counts_bytes_in_place)
         ck_assert_str_eq(p.state, "loading");
         streamer_detach(lease);
         fuse_file_release(&paused.hang);
-        ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, &p), 0);
         ck_assert_uint_eq(p.bytes, PAUSED_N * MIB);
         ck_assert_str_eq(p.state, "ready");
 }
@@ -179,7 +179,7 @@ TEST(attach_by_digest_waits_for_it)
         paused_load_start("m");
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
-        opts.timeout_ms = 20000;
+        opts.timeout_ms = PATIENCE_MS;
         client_ok(client, streamer_attach(client, "m", &opts, &lease), "attach");
         streamer_detach(lease);
         digest[0] ^= 1;
@@ -198,7 +198,7 @@ TEST(early_clients_are_notified_of_a_late_failure)
         paused_load_take(lease, PAUSED_HALF, seen);
         paused_load_rewrite((off_t)model_data_offset(paused.model), 4096);
         fuse_file_release(&paused.hang);
-        while ((r = streamer_tensor_next(lease, 20000, &t)) == 0)
+        while ((r = streamer_tensor_next(lease, PATIENCE_MS, &t)) == 0)
                 ;
         ck_assert_int_eq(r, STREAMER_EFAILED);
         paused_load_fails(op, "changed");
@@ -233,7 +233,7 @@ TEST(tensors_of_a_load_that_fails_are_whole_or_not_there)
         paused_load_take(lease, PAUSED_HALF, seen);
         check_early_reads(lease, seen);
         fuse_file_fail(&paused.hang);
-        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EFAILED);
+        ck_assert_int_eq(streamer_tensor_next(lease, PATIENCE_MS, &t), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "Input/output error"));
         paused_load_fails(op, "Input/output error");
         check_early_reads(lease, seen);
@@ -248,7 +248,7 @@ TEST(a_waiting_attach_receives_the_failure)
         streamer_op *op = paused_load_start("m");
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fuse_file_fail(&paused.hang);
-        opts.timeout_ms = 20000;
+        opts.timeout_ms = PATIENCE_MS;
         int r = streamer_attach(client, "m", &opts, &lease);
         ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
         paused_load_fails(op, "Input/output error");

@@ -36,7 +36,7 @@ TEST(a_hostile_header_of_100_million_bytes_costs_neither_memory_nor_the_others_t
         model_write_raw(path, header, size, 0);
         streamer_op *op = client_load_begin(client, path, "bad");
         client_equals(client, "witness", fixture_witness);
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_EFAILED);
+        ck_assert_int_eq(streamer_op_wait(op, PATIENCE_MS, NULL), STREAMER_EFAILED);
         AWAIT(fixture_memory() < before + (16 << 20)); /* a worker frees the header after the reply */
         client_unload(client, "bad");
         unlink(path);

@@ -748,7 +748,7 @@ TEST(a_segment_that_cannot_be_sent_is_refused_and_may_be_requested_later)
         struct request first = of_claim(VERB_publish_segment, 2 << 20),
                        second = of_claim(VERB_publish_segment, 4 << 20);
         ck_assert(wire_request(&wire, &first));
-        ck_assert_int_eq(poll(&(struct pollfd){.fd = wire.fd, .events = POLLIN}, 1, 20000), 1);
+        ck_assert_int_eq(poll(&(struct pollfd){.fd = wire.fd, .events = POLLIN}, 1, PATIENCE_MS), 1);
         for (int i = 0; i < ATTACHES; i++)
                 ck_assert(wire_request(&wire, &attach));
         ck_assert(wire_request(&wire, &second));

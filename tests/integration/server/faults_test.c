@@ -57,7 +57,8 @@ static bool named(streamer_client *c, int r)
 /* NULL: the failure has prevented it. */
 static streamer_client *try_connect(void)
 {
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket, .timeout_ms = 20000};
+        streamer_connect_opts opts = {
+                .struct_size = sizeof(opts), .socket = test_daemon.socket, .timeout_ms = PATIENCE_MS};
         streamer_client *c = NULL;
         return named(NULL, streamer_connect(&opts, &c)) ? c : NULL;
 }
@@ -74,7 +75,7 @@ static bool load_to(streamer_client *c, const char *from, const char *name, cons
         streamer_op *op;
         if (!named(c, streamer_load(c, &opts, &op)))
                 return false;
-        return named(c, streamer_op_wait(op, 20000, &progress));
+        return named(c, streamer_op_wait(op, PATIENCE_MS, &progress));
 }
 
 static bool load(streamer_client *c, const char *from, const char *verify)

@@ -126,7 +126,7 @@ TEST(a_daemon_killed_is_noticed_and_maps_stay_valid)
         streamer_lease *lease = client_attach(c, "m");
         daemon_kill(&d);
         struct pollfd fd = {.fd = streamer_fd(c), .events = POLLIN};
-        ck_assert_int_eq(must(poll(&fd, 1, 20000)), 1);
+        ck_assert_int_eq(must(poll(&fd, 1, PATIENCE_MS)), 1);
         ck_assert_int_eq(streamer_process(c), 1);
         lease_equals(lease, model);
         ck_assert_int_eq(client_call_code(c, "ping", NULL), STREAMER_EUNREACHABLE);
@@ -163,7 +163,7 @@ TEST(sigterm_notifies_clients_and_removes_the_socket)
         streamer_client *c = client_open(&d);
         client_call(c, "subscribe", NULL);
         daemon_terminate(&d);
-        client_ok(c, streamer_event_next(c, 20000, &event), "event");
+        client_ok(c, streamer_event_next(c, PATIENCE_MS, &event), "event");
         ck_assert_msg(strstr(event, "shutdown") != NULL, "%s", event);
         ck_assert_int_eq(daemon_wait(&d, 10000), 0);
         ck_assert_int_ne(access(d.socket, F_OK), 0);
@@ -262,7 +262,7 @@ TEST(sigterm_during_a_load_that_hangs_ends_in_time)
         fuse_file_wait_held(&hang);
         uint64_t begin_ns = clock_ns();
         daemon_terminate(&d);
-        int r = streamer_op_wait(op, 20000, NULL);
+        int r = streamer_op_wait(op, PATIENCE_MS, NULL);
         ck_assert_msg(r == STREAMER_ECANCELED || r == STREAMER_ELOST, "%s", streamer_strerror(r));
         ck_assert_int_eq(daemon_wait(&d, 12000), 0);
         ck_assert_uint_lt((clock_ns() - begin_ns) / 1000000, 11000);

@@ -23,7 +23,7 @@ static void begin(void)
 /* For tests that stop the daemon. */
 static void end_ended(void)
 {
-        int status = daemon_wait(&test_daemon, 20000);
+        int status = daemon_wait(&test_daemon, PATIENCE_MS);
         if (status)
                 daemon_die(&test_daemon, "ended with %d", status);
         fixture_witness = model_free(fixture_witness);
