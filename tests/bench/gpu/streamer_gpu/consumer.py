@@ -18,7 +18,7 @@ from harness import model
 from harness.library import Client, open_library
 from harness.processes import Skip, end_with_parent, host_memory
 
-from . import calls, cuda, frameworks, language_model, wire
+from . import calls, compiled_code, cuda, frameworks, language_model, wire
 
 CHUNK = 64 << 20
 _memcmp = ctypes.CDLL(None).memcmp
@@ -65,7 +65,7 @@ class Consumer:
     def __init__(self, library, cudart):
         self.paths = {"library": library, "cudart": cudart}
         self.driver = self.runtime = None
-        self.client = self.lease = self.raw = self.held = self.loader = self.model = None
+        self.client = self.lease = self.raw = self.held = self.loader = self.model = self.compiler = None
         self.buffers, self.segments, self.registered, self.on_host = {}, [], [], False
 
     def op_become(self, uid):
@@ -486,6 +486,28 @@ class Consumer:
 
     def op_take_language_model(self, socket, name):
         return self.model.take(socket, name)
+
+    def op_change_language_model(self):
+        return self.model.change()
+
+    def op_put_language_model(self, socket, name):
+        return self.model.put(socket, name)
+
+    def op_update_language_model(self, socket, name, generation):
+        return self.model.update(socket, name, generation)
+
+    def op_open_compiler(self, folder, device):
+        self.compiler = compiled_code.Compiler(folder, device, self.paths["library"])
+        return {}
+
+    def op_compile(self):
+        return self.compiler.compile()
+
+    def op_publish_compiled(self, socket, name):
+        return self.compiler.publish(socket, name)
+
+    def op_restore_compiled(self, socket, name):
+        return self.compiler.restore(socket, name)
 
     def op_tokens(self, count):
         return self.model.tokens(count)

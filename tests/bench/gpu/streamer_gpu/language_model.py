@@ -121,6 +121,32 @@ class LanguageModel:
 
         return self._timed(load)
 
+    def change(self):
+        """Other weights, in place."""
+        self.module.model.norm.weight.data.mul_(-1)
+        return {}
+
+    def put(self, socket, name):
+        """A generation of its weights in the daemon's memory."""
+        import streamerd
+
+        begin = time.monotonic()
+        with streamerd.put(self.module.state_dict(), name, socket=socket, wait=True) as model:
+            generation = model.generation
+        return {"ms": (time.monotonic() - begin) * 1e3, "generation": generation}
+
+    def update(self, socket, name, generation):
+        """Takes a generation in place. `resident`: how many parameters have stayed where they were."""
+        import streamerd
+
+        before = {key: parameter.data_ptr() for key, parameter in self._parameters().items()}
+
+        def take():
+            streamerd.load_into(self.module, name, generation=generation, socket=socket, device=self.device)
+            return sum(before[key] == parameter.data_ptr() for key, parameter in self._parameters().items())
+
+        return self._timed(take)
+
     def _synchronize(self):
         if self.device != "cpu":
             self.torch.cuda.synchronize()

@@ -14,12 +14,12 @@ LLAMA = "llama"
 START_SECONDS = 60  # to import torch and transformers, and to create a context
 
 
-class _Llama:
+class Llama:
     """The checkpoint, written by the first step that needs it, and the tokens that it has to give."""
 
     def __init__(self, bench, stack):
         self.bench, self.stack = bench, stack
-        self.device, self.place = torch_device(bench, 3 * GIB)
+        self.device, self.place = torch_device(bench, 5 * GIB)
         self.folder = os.path.join(bench.folder, LLAMA)
         if bench.expected_tokens is None:
             bench.expected_tokens = self._write()
@@ -66,12 +66,12 @@ class _Llama:
             consumer.send("open_language_model", socket=daemon.socket, name=LLAMA)
         return [consumer.receive("open_language_model", 60) for consumer in consumers]
 
-    def differing(self, consumers, seconds=30):
-        """Tokens that differ from those expected."""
+    def differing(self, consumers, seconds=30, expected=None):
+        """Tokens that differ from those expected: the checkpoint's, or these."""
         for consumer in consumers:
             consumer.send("tokens", count=TOKENS)
         answers = [consumer.receive("tokens", seconds) for consumer in consumers]
-        return sum(a != b for answer in answers for a, b in zip(answer, self.expected))
+        return sum(a != b for answer in answers for a, b in zip(answer, expected or self.expected))
 
 
 def _end(daemon, consumers):
@@ -86,7 +86,7 @@ def _kinds(row):
 
 def language_model_step(bench, stack):
     """Two processes ask for the load at once."""
-    llama = _Llama(bench, stack)
+    llama = Llama(bench, stack)
     pairs = llama.pairs()
 
     def measure(row, short):
@@ -107,7 +107,7 @@ def language_model_step(bench, stack):
 
 def killed_step(bench, stack):
     """The daemon is killed under two processes, whose tokens must stay the same."""
-    llama = _Llama(bench, stack)
+    llama = Llama(bench, stack)
     pairs = llama.pairs()
 
     def measure(row, short):
@@ -124,7 +124,7 @@ def killed_step(bench, stack):
 
 def publish_step(bench, stack):
     """A process publishes its module, another one, whose module has no memory, takes it; then the first is killed."""
-    llama, report = _Llama(bench, stack), bench.report
+    llama, report = Llama(bench, stack), bench.report
     daemon = llama.daemon(KINDS["vmm"])
     asked = {"socket": daemon.socket, "name": LLAMA}
     publisher, second = llama.consumers({}, {"positions": False})

@@ -4,9 +4,13 @@
 import json
 import os
 import sys
+import time
 
 from harness import daemon
 from harness.processes import Failure, Process, Worker
+
+
+LOG_SECONDS = 10
 
 
 class Consumer(Worker):
@@ -74,7 +78,11 @@ class Daemon(daemon.Daemon):
         return {"seconds": seconds, **{key: shown.get(key) for key in ("load_ns", "stages")}}
 
     def log_end(self):
-        return self.last_lines(20)
+        """After a load, of which the daemon logs something; a thread of its own writes that, behind the replies."""
+        end = time.monotonic() + LOG_SECONDS
+        while not (lines := self.last_lines(20)) and time.monotonic() < end:
+            time.sleep(0.05)
+        return lines
 
     def require_pinned_ring(self):
         """Copies from memory that is not pinned have another rate, which is not the product's."""

@@ -51,6 +51,14 @@ def _rows():
     yield "publish_load_into", "ms", LOWER, None
     yield "publish_memory_publisher", "MiB", LOWER, None
     yield "publish_memory_second", "MiB", LOWER, 64
+    yield "update_tokens_differ", "tokens", LOWER, 0
+    yield "update_memory_growth", "MiB", LOWER, 16
+    yield "update_put", "ms", LOWER, None
+    yield "update_take", "ms", LOWER, None
+    yield "artifacts_compile", "ms", LOWER, None
+    yield "artifacts_publish", "ms", LOWER, None
+    yield "artifacts_restore", "ms", LOWER, None
+    yield "artifacts_compile_restored", "of the first", LOWER, 0.5
     for size in SIZES:
         yield f"attach_ipc_{size}", "ms", LOWER, None
         yield f"attach_vmm_{size}", "ms", LOWER, None

@@ -3,7 +3,7 @@
 has a target. A step without a plan provokes a fault of the GPU, after which later results would mean less: it runs
 last, and only by name."""
 
-from . import ceilings, host_copies, llama_steps, loaders, rates, sharing
+from . import ceilings, engine_steps, host_copies, llama_steps, loaders, rates, sharing
 from .bench import Step
 
 CEILINGS = ("combined_ceiling", "h2d_ceiling", "page_cache_ceiling")
@@ -50,6 +50,8 @@ STEPS = [
     Step("loaders-warm", "c", 120, ("loader_warm_",), loaders.warm_loaders_step, ("tiny", "8gib"), imports=True),
     Step("language-model", "c", 180, LLAMA, llama_steps.language_model_step, ("tiny",), imports=True),
     Step("publish", "c", 120, ("publish_",), llama_steps.publish_step, ("tiny",), imports=True),
+    Step("update", "c", 120, ("update_",), engine_steps.update_step, ("tiny",), imports=True),
+    Step("compiled-code", "c", 330, ("artifacts_",), engine_steps.compiled_code_step, imports=True),
     Step("loaders-tmpfs", "c", 120, ("loader_tmpfs_",), loaders.tmpfs_loaders_step, ("tiny", "8gib"), imports=True),
     Step("loads-30gib", "c", 120, ("warm_30gib", *CEILINGS), rates.warm_step("30gib", 3), ("tiny", "30gib")),
     Step("torch-30gib", "c", 120, ("tensors_differ_30gib_torch",), sharing.torch_30gib_step, ("30gib",), imports=True),
