@@ -62,3 +62,11 @@ TEST(the_packages_are_built_with_the_libraries_that_the_build_needs)
                 "while read -r package; do grep -qE \"^ +$package( |,)\" config/debian/control || "
                 "echo \"$package\"; done");
 }
+
+/* `make deb` installs what the build needs, and dpkg refuses to begin without the rest. */
+TEST(the_packages_need_no_library_that_the_build_does_not)
+{
+        finds_nothing("sed -n '/^Build-Depends/,/^$/s/^ *\\(lib[^ ,]*-dev\\).*/\\1/p' config/debian/control | "
+                      "while read -r package; do sed -n '/^        build) echo/,/;;/p' config/build-deps.sh | "
+                      "grep -qwF -- \"$package\" || echo \"$package\"; done");
+}
