@@ -6,8 +6,10 @@
  * "hello", which any version may send, unknown fields are ignored. Errors name the verb and the field, and quote the
  * other side's bytes in printable ASCII only.
  */
+#include "proto/bytes.h"
 #include "proto/codec.h"
 #include "proto/codes.h"
+#include "proto/require.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,111 +65,144 @@ static int bad_field(const struct decoder *d, const struct field_desc *f, const 
 }
 
 /* NULL, or what is wrong with the string, in `text`, too. */
-static const char *string_fault(const msgpack_object *o, uint64_t limit, char text[QUOTE_SIZE + 32])
+static const char *string_fault(const struct value *v, uint64_t limit, char text[QUOTE_SIZE + 32])
 {
-        if (o->type != MSGPACK_OBJECT_STR)
+        if (v->kind != VALUE_TEXT)
                 return "must be a string";
-        if (o->via.str.size > limit)
+        if (v->number > limit)
                 return "is too long";
-        if (memchr(o->via.str.ptr, 0, o->via.str.size))
+        if (memchr(v->data, 0, v->number))
                 return "holds a NUL";
-        if (codec_utf8(o->via.str.ptr, o->via.str.size))
+        if (codec_utf8(v->data, v->number))
                 return NULL;
         char q[QUOTE_SIZE];
-        snprintf(text, QUOTE_SIZE + 32, "is not valid UTF-8: %s", quote(q, o->via.str.ptr, o->via.str.size));
+        snprintf(text, QUOTE_SIZE + 32, "is not valid UTF-8: %s", quote(q, v->data, v->number));
         return text;
 }
 
-static const char *copy_string(struct decoder *d, const msgpack_object *o)
+static const char *copy_string(struct decoder *d, const struct value *v)
 {
         char *s = d->strings;
-        memcpy(s, o->via.str.ptr, o->via.str.size);
-        s[o->via.str.size] = 0;
-        d->strings += o->via.str.size + 1;
+        memcpy(s, v->data, v->number);
+        s[v->number] = 0;
+        d->strings += v->number + 1;
         return s;
 }
 
-static int take_str(struct decoder *d, const struct field_desc *f, const msgpack_object *o, const char **to)
+/* Of bytes that are well-formed. */
+static struct value next(struct bytes *bytes)
+{
+        struct value v;
+        bool whole = bytes_next(bytes, &v);
+        require(whole);
+        return v;
+}
+
+static void skip(struct bytes *bytes)
+{
+        bool whole = bytes_skip(bytes);
+        require(whole);
+}
+
+static int take_str(struct decoder *d, const struct field_desc *f, const struct value *v, const char **to)
 {
         char text[QUOTE_SIZE + 32];
-        const char *fault = string_fault(o, f->limit, text);
-        if (fault && o->type == MSGPACK_OBJECT_STR && o->via.str.size > f->limit)
+        const char *fault = string_fault(v, f->limit, text);
+        if (fault && v->kind == VALUE_TEXT && v->number > f->limit)
                 return invalid(d, "%s: field '%s' is longer than %llu bytes", d->verb->name, f->name,
                                (unsigned long long)f->limit);
         if (fault)
                 return bad_field(d, f, fault);
-        *to = copy_string(d, o);
+        *to = copy_string(d, v);
         return 0;
 }
 
-static int take_u64(struct decoder *d, const struct field_desc *f, const msgpack_object *o, uint64_t *to)
+static int take_u64(struct decoder *d, const struct field_desc *f, const struct value *v, uint64_t *to)
 {
-        if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+        if (v->kind != VALUE_U64)
                 return bad_field(d, f, "must be an integer, 0 or larger");
-        if (f->limit != 0 && o->via.u64 > f->limit)
+        if (f->limit != 0 && v->number > f->limit)
                 return bad_field(d, f, "is too large");
-        *to = o->via.u64;
+        *to = v->number;
         return 0;
 }
 
-static int take_list(struct decoder *d, const struct field_desc *f, const msgpack_object *o, struct strlist *to)
+/* `left`: its items. */
+static int take_list(struct decoder *d, const struct field_desc *f, const struct value *v, struct bytes *left,
+                     struct strlist *to)
 {
-        if (o->type != MSGPACK_OBJECT_ARRAY)
+        if (v->kind != VALUE_ARRAY)
                 return bad_field(d, f, "must be a list of strings");
-        if (o->via.array.size > f->limit)
+        if (v->number > f->limit)
                 return bad_field(d, f, "holds too many strings");
         to->v = d->pointers;
-        for (uint32_t i = 0; i < o->via.array.size; i++) {
-                const msgpack_object *item = &o->via.array.ptr[i];
+        for (unsigned i = 0; i < v->number; i++) {
+                const struct value item = next(left);
                 char text[QUOTE_SIZE + 32];
-                const char *fault = string_fault(item, LIST_ITEM_MAX, text);
+                const char *fault = string_fault(&item, LIST_ITEM_MAX, text);
                 if (fault)
                         return invalid(d, "%s: field '%s', item %u %s", d->verb->name, f->name, i, fault);
-                to->v[to->n++] = copy_string(d, item);
+                to->v[to->n++] = copy_string(d, &item);
         }
         d->pointers += to->n;
         return 0;
 }
 
-static int take_field(struct decoder *d, const struct field_desc *f, const msgpack_object *o)
+/* The next value: on success nothing of it is left. */
+static int take_field(struct decoder *d, const struct field_desc *f, struct bytes *left)
 {
         void *to = (char *)&d->out->u + f->offset;
+        const struct value v = next(left);
         switch (f->type) {
         case FIELD_STR:
-                return take_str(d, f, o, to);
+                return take_str(d, f, &v, to);
         case FIELD_U64:
-                return take_u64(d, f, o, to);
+                return take_u64(d, f, &v, to);
         case FIELD_BOOL:
-                if (o->type != MSGPACK_OBJECT_BOOLEAN)
+                if (v.kind != VALUE_BOOL)
                         return bad_field(d, f, "must be true or false");
-                *(bool *)to = o->via.boolean;
+                *(bool *)to = v.number != 0;
                 return 0;
         case FIELD_STRLIST:
-                return take_list(d, f, o, to);
+                return take_list(d, f, &v, left, to);
         }
         return 0;
 }
 
-/* Verb and id first: every later complaint names the verb and answers the id. */
-static int take_head(struct decoder *d, const msgpack_object *map)
+/* Verb and id first: every later complaint names the verb and answers the id. Of `left` the pairs remain. */
+static int take_head(struct decoder *d, struct bytes *left, uint64_t *pairs)
 {
         char q[QUOTE_SIZE];
-        const char *verb;
-        size_t len;
-        if (map->type != MSGPACK_OBJECT_MAP)
+        const struct value map = next(left);
+        struct value verb = {.kind = VALUE_NIL};
+        bool has_id = false, has_verb = false;
+        if (map.kind != VALUE_MAP)
                 return invalid(d, "a request must be a map");
-        for (uint32_t i = 0; i < map->via.map.size; i++)
-                if (map->via.map.ptr[i].key.type != MSGPACK_OBJECT_STR)
+        struct bytes rest = *left;
+        for (uint64_t i = 0; i < map.number; i++) {
+                const struct value key = next(&rest);
+                struct bytes at = rest;
+                if (key.kind != VALUE_TEXT)
                         return invalid(d, "a request's keys must be strings");
-        bool has_id = object_u64(map, "id", &d->out->id);
-        if (!object_str(map, "verb", &verb, &len))
+                skip(&rest);
+                if (value_is_text(&key, "id") && !has_id) {
+                        const struct value id = next(&at);
+                        has_id = id.kind == VALUE_U64;
+                        d->out->id = has_id ? id.number : 0;
+                } else if (value_is_text(&key, "verb") && !has_verb) {
+                        verb = next(&at);
+                        has_verb = verb.kind == VALUE_TEXT;
+                }
+        }
+        if (!has_verb)
                 return invalid(d, "a request must have a verb");
-        d->verb = verb_find(verb, len);
+        d->verb = verb_find(verb.data, verb.number);
         if (!d->verb)
-                return refuse(d, STREAMER_EUNSUPPORTED, "unknown verb '%s'", quote(q, verb, len));
+                return refuse(d, STREAMER_EUNSUPPORTED, "unknown verb '%s'", quote(q, verb.data, verb.number));
         d->out->verb = d->verb->verb;
         if (!has_id)
                 return invalid(d, "%s: a request must have an id, an integer", d->verb->name);
+        *pairs = map.number;
         return 0;
 }
 
@@ -187,26 +222,24 @@ static int row_of(const struct verb_desc *verb, const char *s, size_t len)
         return ROW_NONE;
 }
 
-static int take_fields(struct decoder *d, const msgpack_object *map)
+static int take_fields(struct decoder *d, struct bytes *left, uint64_t pairs)
 {
         char q[QUOTE_SIZE];
         bool seen[ROW_ID + 1] = {false};
-        for (uint32_t i = 0; i < map->via.map.size; i++) {
-                const msgpack_object_kv *kv = &map->via.map.ptr[i];
-                const char *key = kv->key.via.str.ptr;
-                size_t len = kv->key.via.str.size;
-                int row = row_of(d->verb, key, len);
-                if (row == ROW_NONE && d->verb->verb == VERB_hello)
-                        continue;
-                if (row == ROW_NONE)
+        for (; pairs > 0; pairs--) {
+                const struct value key = next(left);
+                int row = row_of(d->verb, key.data, key.number), rc = 0;
+                if (row == ROW_NONE && d->verb->verb != VERB_hello)
                         return refuse(d, STREAMER_EUNSUPPORTED, "%s: unknown field '%s'", d->verb->name,
-                                      quote(q, key, len));
-                if (seen[row])
-                        return invalid(d, "%s: duplicate field '%s'", d->verb->name, quote(q, key, len));
-                seen[row] = true;
-                if (row == ROW_VERB || row == ROW_ID)
-                        continue;
-                int rc = take_field(d, &d->verb->fields[row], &kv->val);
+                                      quote(q, key.data, key.number));
+                if (row != ROW_NONE && seen[row])
+                        return invalid(d, "%s: duplicate field '%s'", d->verb->name, quote(q, key.data, key.number));
+                if (row != ROW_NONE)
+                        seen[row] = true;
+                if (row == ROW_NONE || row == ROW_VERB || row == ROW_ID)
+                        skip(left);
+                else
+                        rc = take_field(d, &d->verb->fields[row], left);
                 if (rc != 0)
                         return rc;
         }
@@ -216,38 +249,41 @@ static int take_fields(struct decoder *d, const msgpack_object *map)
         return 0;
 }
 
+static bool takes_lists(const struct verb_desc *verb)
+{
+        for (size_t i = 0; i < verb->n_fields; i++)
+                if (verb->fields[i].type == FIELD_STRLIST)
+                        return true;
+        return false;
+}
+
 /* One block for every copy: a packed string is at least one byte longer than its text, so the
  * frame's length is room enough for all of them with their NULs, and a list of strings has no more
  * items than the frame has values. */
-static int take_all(struct decoder *d, const msgpack_object *map, size_t len)
+static int take_all(struct decoder *d, struct bytes *left, size_t len)
 {
-        int rc = take_head(d, map);
+        uint64_t pairs = 0;
+        int rc = take_head(d, left, &pairs);
         if (rc != 0)
                 return rc;
-        d->out->memory = malloc(MAX_VALUES * sizeof(char *) + len);
+        size_t lists = takes_lists(d->verb) ? MAX_VALUES * sizeof(char *) : 0;
+        d->out->memory = malloc(lists + len);
         if (!d->out->memory)
                 return refuse(d, STREAMER_ENOMEM, "%s: no memory", d->verb->name);
         d->pointers = d->out->memory;
-        d->strings = (char *)d->out->memory + MAX_VALUES * sizeof(char *);
-        return take_fields(d, map);
+        d->strings = (char *)d->out->memory + lists;
+        return take_fields(d, left, pairs);
 }
 
 int request_decode(struct request *out, const void *data, size_t len, char *text, size_t text_size)
 {
         *out = (struct request){.verb = VERB_COUNT};
         struct decoder d = {.out = out, .text = text, .text_size = text_size};
+        struct bytes left = {data, (const unsigned char *)data + len};
         const char *why;
         if (codec_check_limited(data, len, MAX_VALUES, &why) < 0)
                 return invalid(&d, "malformed request: %s", why);
-
-        msgpack_unpacked unpacked;
-        msgpack_unpacked_init(&unpacked);
-        size_t off = 0;
-        /* It is well-formed: that was checked. */
-        int rc = msgpack_unpack_next(&unpacked, data, len, &off) == MSGPACK_UNPACK_SUCCESS
-                         ? take_all(&d, &unpacked.data, len)
-                         : refuse(&d, STREAMER_ENOMEM, "no memory");
-        msgpack_unpacked_destroy(&unpacked);
+        int rc = take_all(&d, &left, len);
         if (rc != 0)
                 request_deinit(out);
         return rc;

@@ -180,12 +180,6 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
         if (r < 0) {
                 error.code = r;
                 session_error(session, request.id, &error);
-                /* Its id is unknown, so the client would wait for ever. */
-                if (r == STREAMER_ENOMEM && request.id == 0) {
-                        log_warn("a request of process %d cannot be read, whose connection ends: %s", (int)conn->pid,
-                                 error.text);
-                        conn_close(conn, true);
-                }
         } else {
                 if (serve(session, &request, &error) < 0)
                         session_error(session, request.id, &error);
