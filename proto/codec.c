@@ -402,6 +402,9 @@ void items_deinit(struct items *items)
 
 /* ---- reading ---- */
 
+/* Of a reply's tree, which grows. By default 8 KiB, of which a process that attaches would touch two pages for each. */
+#define TREE_LEAST 512
+
 int message_decode(struct message *out, const void *data, size_t len)
 {
         const char *why;
@@ -412,9 +415,12 @@ int message_decode(struct message *out, const void *data, size_t len)
         if (!out->memory)
                 return STREAMER_ENOMEM;
         memcpy(out->memory, data, len);
-        msgpack_unpacked_init(&out->unpacked);
-        size_t off = 0;
-        msgpack_unpack_return rc = msgpack_unpack_next(&out->unpacked, out->memory, len, &off);
+        size_t off = 0, tree = 4 * len;
+        tree = tree < TREE_LEAST ? TREE_LEAST : tree < MSGPACK_ZONE_CHUNK_SIZE ? tree : MSGPACK_ZONE_CHUNK_SIZE;
+        out->unpacked.zone = msgpack_zone_new(tree);
+        msgpack_unpack_return rc =
+                out->unpacked.zone ? msgpack_unpack(out->memory, len, &off, out->unpacked.zone, &out->unpacked.data)
+                                   : MSGPACK_UNPACK_NOMEM_ERROR;
         if (rc == MSGPACK_UNPACK_SUCCESS && out->unpacked.data.type == MSGPACK_OBJECT_MAP)
                 return 0;
         message_deinit(out);

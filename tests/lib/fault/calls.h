@@ -55,7 +55,7 @@
         CALL(EVP_CIPHER_CTX_new, 0, 0) CALL(EVP_CIPHER_CTX_ctrl, 0, 0) CALL(EVP_DecryptInit_ex, 0, 0) \
         CALL(EVP_DecryptUpdate, 0, 0) CALL(EVP_DecryptFinal_ex, 0, 0) CALL(EVP_PKEY_new_raw_public_key, 0, 0) \
         CALL(EVP_DigestVerifyInit, 0, 0) CALL(EVP_DigestVerify, -1, 0) \
-        CALL(EVP_MD_CTX_copy_ex, 0, 0) CALL(EVP_DigestUpdate, 0, 0) CALL(EVP_DigestFinal_ex, 0, 0) CALL(msgpack_unpack_next, -2, 0) \
+        CALL(EVP_MD_CTX_copy_ex, 0, 0) CALL(EVP_DigestUpdate, 0, 0) CALL(EVP_DigestFinal_ex, 0, 0) \
         CALL(yaml_parser_initialize, 0, 0) CALL(yaml_parser_parse, 0, 0) CALL(XML_ParserCreate, 0, ENOMEM) \
         CALL(sd_is_socket_unix, -EINVAL, 0) CALL(sd_listen_fds_with_names, -ENOMEM, 0) \
         CALL(sd_watchdog_enabled, -EINVAL, 0) CALL(sd_bus_open_system, -EIO, 0) CALL(pipe2, -1, EMFILE) CALL(ppoll, -1, ENOMEM)
@@ -65,7 +65,8 @@
 #define FAULT_CLIENT_CALLS(CALL) \
         CALL(recvmsg, -1, ECONNRESET) CALL(send, -1, ENOBUFS) CALL(poll, -1, EINTR) CALL(realpath, 0, ENOMEM) \
         CALL(mkdirat, -1, ENOSPC) CALL(read, -1, EIO) CALL(fread, 0, EIO) CALL(fwrite, 0, ENOSPC) \
-        CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN) CALL(opendir, 0, EMFILE)
+        CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN) CALL(opendir, 0, EMFILE) \
+        CALL(msgpack_zone_new, 0, ENOMEM) CALL(msgpack_unpack, -2, 0)
 // clang-format on
 
 enum fault_call {
