@@ -10,12 +10,18 @@ struct role_grant access_grant(const struct server *server, const struct conn *c
         return role_find(server->roles, &conn->caller, server->listener.gid);
 }
 
+static void name_rule(struct quota_limits *limits, const struct role_grant *grant)
+{
+        char text[ROLE_TEXT];
+        snprintf(limits->rule, sizeof(limits->rule), "%s", role_grant_text(grant, text));
+}
+
+/* Without the name of the rule. */
 static struct quota_limits limits_of(const struct server *server, uid_t uid, const struct role_grant *grant,
                                      bool limited)
 {
         struct quota_limits limits = {.unlimited = grant->own};
         limits.tables = share_max(server->limits, uid, QUOTA_TABLES);
-        snprintf(limits.rule, sizeof(limits.rule), "%s", grant->text);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
                 uint64_t max = grant->rule != NULL ? grant->rule->max[i] : 0;
                 limits.usual[i] = max == 0;
@@ -46,13 +52,14 @@ __attribute__((format(printf, 6, 7))) static int fail_denied(const struct asker 
                                                              const char *verb, const char *advice, struct error *error,
                                                              const char *why, ...)
 {
-        char reason[200];
+        char reason[200], rule[ROLE_TEXT];
         va_list args;
         va_start(args, why);
         vsnprintf(reason, sizeof(reason), why, args);
         va_end(args);
         return error_set(error, STREAMER_EPERM, "%s: %s: %s, and uid %u has the role %s (%s)%s", name, verb, reason,
-                         (unsigned)asker->uid, role_name(asker->grant.role), asker->grant.text, advice);
+                         (unsigned)asker->uid, role_name(asker->grant.role), role_grant_text(&asker->grant, rule),
+                         advice);
 }
 
 /* A model of another source serves or loads under the name. */
@@ -174,6 +181,7 @@ int access_check_restored(struct desired *desired, struct load_args *request, st
         cleanup_free char *canonical = NULL;
         const struct role_grant grant = role_find(server->roles, request->caller, server->listener.gid);
         *limits = limits_of(server, request->caller->uid, &grant, false);
+        name_rule(limits, &grant);
         request->roots = grant.roots;
         request->encrypted_only = role_encrypted_only(&grant);
         request->users = &server->users;
@@ -266,12 +274,19 @@ int access_check(const struct server *server, const struct conn *conn, const str
 struct quota_limits access_limits(const struct server *server, const struct conn *conn)
 {
         const struct role_grant grant = access_grant(server, conn);
-        return limits_of(server, conn->caller.uid, &grant, !grant.own);
+        struct quota_limits limits = limits_of(server, conn->caller.uid, &grant, !grant.own);
+        name_rule(&limits, &grant);
+        return limits;
 }
 
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,
                   uint64_t amount, struct error *error)
 {
-        const struct quota_limits limits = access_limits(server, conn);
+        const struct role_grant grant = access_grant(server, conn);
+        struct quota_limits limits = limits_of(server, conn->caller.uid, &grant, !grant.own);
+        int r = quota_charge(&server->users, conn->caller.uid, charge, slot, amount, &limits, error);
+        if (r != STREAMER_ELIMIT)
+                return r;
+        name_rule(&limits, &grant); /* which only the error needs */
         return quota_charge(&server->users, conn->caller.uid, charge, slot, amount, &limits, error);
 }

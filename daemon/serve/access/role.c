@@ -54,10 +54,11 @@ static void list_deinit(struct role_list *list)
         free(list->v);
 }
 
-static void rule_text(char *text, size_t size, const struct roles *roles, size_t i)
+static const char *rule_text(char text[ROLE_TEXT], const struct roles *roles, const struct role_rule *rule)
 {
-        snprintf(text, size, "access.roles[%zu], %.100s:%u", i, roles->file != NULL ? roles->file : "",
-                 roles->rules[i].line);
+        snprintf(text, ROLE_TEXT, "access.roles[%zu], %.100s:%u", (size_t)(rule - roles->rules),
+                 roles->file != NULL ? roles->file : "", rule->line);
+        return text;
 }
 
 int roles_open(struct roles *roles, struct source_roots *within, struct error *error)
@@ -66,8 +67,8 @@ int roles_open(struct roles *roles, struct source_roots *within, struct error *e
                 struct role_rule *rule = &roles->rules[i];
                 if (!rule->roots.given)
                         continue;
-                char text[sizeof(((struct role_grant *)NULL)->text)];
-                rule_text(text, sizeof(text), roles, i);
+                char text[ROLE_TEXT];
+                rule_text(text, roles, rule);
                 struct error why = {0};
                 if (source_roots_new_rule(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, text,
                                           within, &why) < 0)
@@ -117,18 +118,15 @@ bool role_is_own(uid_t uid)
 
 struct role_grant role_find(const struct roles *roles, const struct caller *caller, gid_t group)
 {
-        struct role_grant grant = {.role = ROLE_NONE, .own = role_is_own(caller->uid)};
+        struct role_grant grant = {.role = ROLE_NONE, .own = role_is_own(caller->uid), .roles = roles, .group = group};
         if (grant.own) {
                 grant.role = ROLE_ADMIN;
-                snprintf(grant.text, sizeof(grant.text), "root and the daemon's own user may do all");
                 return grant;
         }
         if (!roles->given) {
                 const struct role_ids members = {.v = &group, .n = 1};
                 if (in_groups(&members, caller))
                         grant.role = ROLE_LOAD;
-                snprintf(grant.text, sizeof(grant.text), "the default: the socket's group %u may load",
-                         (unsigned)group);
                 return grant;
         }
         for (size_t i = 0; i < roles->n; i++) {
@@ -138,11 +136,23 @@ struct role_grant role_find(const struct roles *roles, const struct caller *call
                 grant.role = rule->role;
                 grant.rule = rule;
                 grant.roots = rule->opened;
-                rule_text(grant.text, sizeof(grant.text), roles, i);
                 return grant;
         }
-        snprintf(grant.text, sizeof(grant.text), "access.roles, %.100s", roles->file != NULL ? roles->file : "");
         return grant;
+}
+
+const char *role_grant_text(const struct role_grant *grant, char text[ROLE_TEXT])
+{
+        const struct roles *roles = grant->roles;
+        if (grant->own)
+                return "root and the daemon's own user may do all";
+        if (grant->rule != NULL)
+                return rule_text(text, roles, grant->rule);
+        if (roles->given)
+                snprintf(text, ROLE_TEXT, "access.roles, %.100s", roles->file != NULL ? roles->file : "");
+        else
+                snprintf(text, ROLE_TEXT, "the default: the socket's group %u may load", (unsigned)grant->group);
+        return text;
 }
 
 /* ---- the requirements of verbs and sources ---- */
@@ -150,12 +160,14 @@ struct role_grant role_find(const struct roles *roles, const struct caller *call
 int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error)
 {
         const char *name = verb_desc(verb)->name;
+        char text[ROLE_TEXT];
         if (grant->role >= role_needed(verb))
                 return 0;
+        const char *why = role_grant_text(grant, text);
         if (grant->role == ROLE_NONE)
-                return error_set(error, STREAMER_EPERM, "%s: uid %u has no role (%s)", name, uid, grant->text);
+                return error_set(error, STREAMER_EPERM, "%s: uid %u has no role (%s)", name, uid, why);
         return error_set(error, STREAMER_EPERM, "%s: requires role '%s'; uid %u has role '%s' (%s)", name,
-                         role_name(role_needed(verb)), uid, role_name(grant->role), grant->text);
+                         role_name(role_needed(verb)), uid, role_name(grant->role), why);
 }
 
 /* `prefix` itself, or something below it. */
@@ -188,7 +200,7 @@ const char *role_encrypted_only(const struct role_grant *grant)
 
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error)
 {
-        char shown[REDACTED_SOURCE];
+        char shown[REDACTED_SOURCE], text[ROLE_TEXT];
         if (grant->rule == NULL)
                 return 0;
         require(!grant->rule->roots.given || grant->roots != NULL);
@@ -199,5 +211,6 @@ int role_check_source(const struct role_grant *grant, const char *canonical, str
         if (canonical[0] == '/' || !list->given || (allowed && !climbs(canonical)))
                 return 0;
         redact_source(shown, canonical);
-        return error_set(error, STREAMER_EPERM, "%s: below none of its buckets (%s)", shown, grant->text);
+        return error_set(error, STREAMER_EPERM, "%s: below none of its buckets (%s)", shown,
+                         role_grant_text(grant, text));
 }

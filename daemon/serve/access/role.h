@@ -62,8 +62,13 @@ struct role_grant {
         bool own; /* role_is_own() */
         const struct role_rule *rule;
         struct source_roots *roots; /* of the rule, borrowed; NULL: the daemon's */
-        char text[160];             /* "access.roles[1], /etc/streamerd/streamerd.yaml:12" */
+        const struct roles *roles;  /* borrowed */
+        gid_t group;                /* the socket's */
 };
+
+#define ROLE_TEXT 160
+/* Why: "access.roles[1], /etc/streamerd/streamerd.yaml:12". Only a few answers need it. */
+const char *role_grant_text(const struct role_grant *grant, char text[ROLE_TEXT]);
 
 /* `group`: the socket's, for the default. */
 struct role_grant role_find(const struct roles *roles, const struct caller *caller, gid_t group);

@@ -113,11 +113,12 @@ int verb_whoami(struct session *session, struct request *request, struct error *
         const struct quota_limits limits = access_limits(server, conn);
         const struct quota_user *user = quotas_find(&server->users, conn->caller.uid) ?: &nobody;
         uint64_t shares[QUOTA_HELD_COUNT];
+        char text[ROLE_TEXT];
         for (unsigned i = QUOTA_SLOT_COUNT; i < QUOTA_HELD_COUNT; i++)
                 shares[i] = share_max(server->limits, conn->caller.uid, (enum quota_slot)i);
         return session_reply(
                 session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
-                kstr("role", role_name(grant.role)), kstr("rule", grant.text),
+                kstr("role", role_name(grant.role)), kstr("rule", role_grant_text(&grant, text)),
                 kif(rule != NULL && rule->roots.given, karray("roots", write_listed, &rule->roots, rule->roots.n)),
                 kif(rule != NULL && rule->buckets.given,
                     karray("buckets", write_listed, &rule->buckets, rule->buckets.n)),

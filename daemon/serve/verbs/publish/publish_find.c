@@ -176,10 +176,12 @@ static int check_base(const struct publish_find *find, const struct generation *
         if (*stale || !find->by_text || same_base(find, base))
                 return 0;
         const struct role_grant grant = access_grant(find->task.server, conn);
+        char text[ROLE_TEXT];
         return error_set(error, STREAMER_EPERM,
                          "publish_find: base: comparing it with the published model's requires role '%s', unless the "
                          "two are written alike; uid %u has role '%s' (%s)",
-                         role_name(ROLE_LOAD), (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+                         role_name(ROLE_LOAD), (unsigned)conn->caller.uid, role_name(grant.role),
+                         role_grant_text(&grant, text));
 }
 
 /* NULL with *error. */

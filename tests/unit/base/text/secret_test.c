@@ -62,7 +62,8 @@ TEST(refusals_contain_no_secrets, EACH(refused))
 TEST(refused_sources_are_reported_without_secrets)
 {
         struct role_rule rule = {.buckets = {.given = true}};
-        struct role_grant grant = {.rule = &rule, .text = "a rule"};
+        const struct roles roles = {.rules = &rule, .n = 1, .given = true};
+        struct role_grant grant = {.rule = &rule, .roles = &roles};
         struct error error = {0};
         FAILS_WITH(error, role_check_source(&grant, "https://host/x?secret", &error), STREAMER_EPERM,
                    "https://host/x: below none");
