@@ -66,20 +66,34 @@ static int by_digest(const struct session *session, const struct req_attach *req
         return error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
 }
 
-/* Lists the devices where it serves, else those where it loads, and returns their number; *device is one of them. */
-static size_t list_devices(struct resident *resident, const struct req_attach *req, const struct device **device,
-                           char *names, size_t size)
+/* Counts the devices where it serves, else those where it loads; *device is one of them. */
+static size_t find_devices(struct resident *resident, const struct req_attach *req, const struct device **device,
+                           enum generation_state *state)
 {
         static const enum generation_state states[] = {GENERATION_READY, GENERATION_LOADING};
         size_t n = 0;
-        names[0] = '\0';
         for (size_t s = 0; s < ARRAY_SIZE(states) && n == 0; s++)
                 for (size_t i = 0; i < resident->n_devices; i++)
                         if (asked_for(resident, req, states[s], resident->devices[i]) != NULL) {
                                 *device = resident->devices[i];
-                                format_append(names, size, "%s%s", n++ > 0 ? ", " : "", (*device)->name);
+                                *state = states[s];
+                                n++;
                         }
         return n;
+}
+
+#define DEVICES_TEXT 400
+
+/* Those where it has this state. */
+static const char *list_devices(char names[DEVICES_TEXT], struct resident *resident, const struct req_attach *req,
+                                enum generation_state state)
+{
+        names[0] = '\0';
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (asked_for(resident, req, state, resident->devices[i]) != NULL)
+                        format_append(names, DEVICES_TEXT, "%s%s", names[0] != '\0' ? ", " : "",
+                                      resident->devices[i]->name);
+        return names;
 }
 
 /* A generation of this number, 0: any, has the name on this device, NULL: on any. */
@@ -99,18 +113,19 @@ static bool is_named(const struct resident *resident, const char *name, uint64_t
 static int select_device(struct resident *resident, const struct req_attach *req, const struct device **device,
                          struct error *error)
 {
-        char names[400];
+        char names[DEVICES_TEXT];
+        enum generation_state state = GENERATION_READY;
         *device = NULL;
-        size_t n = list_devices(resident, req, device, names, sizeof(names));
+        size_t n = find_devices(resident, req, device, &state);
         if (req->device == NULL && n > 1)
                 return error_set(error, STREAMER_EINVAL, "%s: is on several devices, one must be named: %s", req->model,
-                                 names);
+                                 list_devices(names, resident, req, state));
         if (req->device == NULL)
                 return 0;
         *device = resident_device(resident, req->device, NULL);
         if (*device == NULL || (n > 0 && !is_named(resident, req->model, 0, *device)))
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s (it is on: %s)", req->model, req->device,
-                                 n > 0 ? names : "none");
+                                 n > 0 ? list_devices(names, resident, req, state) : "none");
         return 0;
 }
 
