@@ -18,7 +18,7 @@
 
 #define BACKLOG 4096
 #define TICK_NS (UINT64_C(100) * MS)
-/* Connections taken in one turn of the loop. */
+/* Connections taken in one turn of the loop, at most. */
 #define ACCEPT_TURN 64
 
 /* ---- the socket ---- */
@@ -47,7 +47,8 @@ static int listen_at(struct server *server, int fd, const char *path, struct err
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
         struct server *server = poll->data;
-        for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
+        server->accepts = true;
+        for (unsigned i = 0; status == 0 && i < server->accept_most; i++) {
                 int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
                 server->n_accepted++;
                 if (fd >= 0)
@@ -62,6 +63,14 @@ static void on_accept(uv_poll_t *poll, int status, int events)
                 }
                 return;
         }
+}
+
+/* One connection as a rule: to look for a second one costs the kernel a socket. Twice as many in each turn of a row. */
+static void update_accept_most(struct server *server)
+{
+        unsigned most = server->accepts ? 2 * server->accept_most : 1;
+        server->accept_most = most < ACCEPT_TURN ? most : ACCEPT_TURN;
+        server->accepts = false;
 }
 
 static bool is_busy(const struct server *server)
@@ -166,6 +175,7 @@ static void on_tick(uv_timer_t *timer)
 static void on_about_to_wait(uv_prepare_t *about_to_wait)
 {
         struct server *server = about_to_wait->data;
+        update_accept_most(server);
         uint64_t n = wake_count(server->resident->wake) + poll_set_count(server->polls) + server->n_accepted;
         if (n == server->n_happened)
                 return;
@@ -294,6 +304,7 @@ static int start_handles(struct server *server, struct error *error)
         uv_prepare_init(server->loop, &server->about_to_wait);
         server->tick.data = server->arrivals.data = server->about_to_wait.data = server;
         server->tick_at_ns = server->arrivals_at_ns = UINT64_MAX;
+        server->accept_most = 1;
         server->second_at_ns = now_ns() + SECOND;
         uv_prepare_start(&server->about_to_wait, on_about_to_wait);
         start_timer(server, now_ns() + TICK_NS);

@@ -84,7 +84,9 @@ struct server {
         uint64_t arrivals_at_ns; /* UINT64_MAX: not */
         uint64_t n_happened;     /* what the loop had been called for when the timer was started last */
         uint64_t n_accepted;
-        bool closing; /* server_close() */
+        unsigned accept_most; /* connections that are taken in this turn of the loop */
+        bool accepts;         /* it has taken some */
+        bool closing;         /* server_close() */
 
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */
