@@ -280,7 +280,8 @@ static int revive(struct streamer_client *c, bool patient, int64_t deadline)
 
 int channel_ensure(struct streamer_client *c, bool patient, int64_t deadline)
 {
-        if (!c->dead && !c->pumping)
+        bool fresh = c->last_id == 0; /* nothing can have arrived: hello has not been sent */
+        if (!c->dead && !c->pumping && !fresh)
                 channel_poll(c);
         return c->dead ? revive(c, patient, deadline) : 0;
 }
