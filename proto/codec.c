@@ -162,33 +162,67 @@ void writer_deinit(struct writer *w)
         msgpack_sbuffer_destroy(&w->buf);
 }
 
-/* Room for n more bytes; NULL: no memory. A row of a list has a hundred values, so each is written in place. */
-static unsigned char *reserve(struct writer *w, size_t n)
+static unsigned char *grow(struct writer *w, size_t n)
 {
         msgpack_sbuffer *buf = &w->buf;
-        if (buf->alloc - buf->size < n) {
-                size_t alloc = 2 * buf->alloc + n + MSGPACK_SBUFFER_INIT_SIZE;
-                char *data = realloc(buf->data, alloc);
-                if (data == NULL) {
-                        w->failed = true;
-                        return NULL;
-                }
-                buf->data = data;
-                buf->alloc = alloc;
+        size_t alloc = 2 * buf->alloc + n + MSGPACK_SBUFFER_INIT_SIZE;
+        char *data = realloc(buf->data, alloc);
+        if (data == NULL) {
+                w->failed = true;
+                return NULL;
         }
-        return (unsigned char *)buf->data + buf->size;
+        buf->data = data;
+        buf->alloc = alloc;
+        return (unsigned char *)data + buf->size;
 }
 
-/* A tag and a big-endian number of `bytes` bytes. */
-static void put_head(struct writer *w, unsigned tag, uint64_t number, unsigned bytes)
+/* Room for n more bytes; NULL: no memory. A row of a list has a hundred values, so each is written in place. */
+static inline unsigned char *reserve(struct writer *w, size_t n)
 {
-        unsigned char *to = reserve(w, 1 + bytes);
-        if (to == NULL)
-                return;
+        const msgpack_sbuffer *buf = &w->buf;
+        return buf->alloc - buf->size >= n && buf->data != NULL ? (unsigned char *)buf->data + buf->size : grow(w, n);
+}
+
+#define HEAD_MAX 9 /* a tag and its number */
+
+/* A tag and a big-endian number of `bytes` bytes: how many these are. */
+static inline size_t set_head(unsigned char *to, unsigned tag, uint64_t number, unsigned bytes)
+{
         to[0] = (unsigned char)tag;
         for (unsigned i = bytes; i > 0; i--, number >>= 8)
                 to[i] = (unsigned char)number;
-        w->buf.size += 1 + bytes;
+        return 1 + bytes;
+}
+
+static inline void put_head(struct writer *w, unsigned tag, uint64_t number, unsigned bytes)
+{
+        unsigned char *to = reserve(w, HEAD_MAX);
+        if (to != NULL)
+                w->buf.size += set_head(to, tag, number, bytes);
+}
+
+/* Both ends of n bytes, which overlap. */
+#define COPY_ENDS(type, to, from, n)                                                                                   \
+        do {                                                                                                           \
+                type first_, last_;                                                                                    \
+                memcpy(&first_, (from), sizeof(type));                                                                 \
+                memcpy(&last_, (from) + (n) - sizeof(type), sizeof(type));                                             \
+                memcpy((to), &first_, sizeof(type));                                                                   \
+                memcpy((to) + (n) - sizeof(type), &last_, sizeof(type));                                               \
+        } while (false)
+
+/* Most keys and texts are short: a call would cost as much as the copy. */
+static inline void copy(unsigned char *to, const char *from, size_t n)
+{
+        if (n > 2 * sizeof(uint64_t))
+                memcpy(to, from, n);
+        else if (n >= sizeof(uint64_t))
+                COPY_ENDS(uint64_t, to, from, n);
+        else if (n >= sizeof(uint32_t))
+                COPY_ENDS(uint32_t, to, from, n);
+        else
+                for (size_t i = 0; i < n; i++)
+                        to[i] = (unsigned char)from[i];
 }
 
 static void put_bytes(struct writer *w, const void *data, size_t len)
@@ -218,22 +252,16 @@ static void put_count(struct writer *w, unsigned small, unsigned tag, size_t n)
 }
 
 /* Of bytes: `tag` has one byte for it, the next two tags have two and four. */
-static void put_length(struct writer *w, unsigned tag, size_t n)
+static inline size_t set_length(unsigned char *to, unsigned tag, size_t n)
 {
-        if (n <= UINT8_MAX)
-                put_head(w, tag, n, 1);
-        else if (n <= UINT16_MAX)
-                put_head(w, tag + 1, n, 2);
-        else
-                put_head(w, tag + 2, n, 4);
+        return n <= UINT8_MAX    ? set_head(to, tag, n, 1)
+               : n <= UINT16_MAX ? set_head(to, tag + 1, n, 2)
+                                 : set_head(to, tag + 2, n, 4);
 }
 
-static void put_text_length(struct writer *w, size_t n)
+static inline size_t set_text_length(unsigned char *to, size_t n)
 {
-        if (n < 32)
-                put_head(w, 0xa0 | (unsigned)n, 0, 0);
-        else
-                put_length(w, 0xd9, n);
+        return n < 32 ? set_head(to, 0xa0 | (unsigned)n, 0, 0) : set_length(to, 0xd9, n);
 }
 
 void writer_map(struct writer *w, size_t pairs)
@@ -261,28 +289,35 @@ void writer_str(struct writer *w, const char *s)
 
 void writer_strn(struct writer *w, const char *s, size_t len)
 {
-        put_text_length(w, len);
-        put_bytes(w, s, len);
+        unsigned char *to = reserve(w, HEAD_MAX + len);
+        if (to == NULL)
+                return;
+        size_t head = set_text_length(to, len);
+        copy(to + head, s, len);
+        w->buf.size += head + len;
 }
 
 void writer_bin(struct writer *w, const void *data, size_t len)
 {
-        put_length(w, 0xc4, len);
-        put_bytes(w, data, len);
+        unsigned char *to = reserve(w, HEAD_MAX + len);
+        if (to == NULL)
+                return;
+        size_t head = set_length(to, 0xc4, len);
+        if (len > 0)
+                memcpy(to + head, data, len);
+        w->buf.size += head + len;
 }
 
 void writer_u64(struct writer *w, uint64_t v)
 {
-        if (v < 128)
-                put_head(w, (unsigned)v, 0, 0);
-        else if (v <= UINT8_MAX)
-                put_head(w, 0xcc, v, 1);
-        else if (v <= UINT16_MAX)
-                put_head(w, 0xcd, v, 2);
-        else if (v <= UINT32_MAX)
-                put_head(w, 0xce, v, 4);
-        else
-                put_head(w, 0xcf, v, 8);
+        unsigned char *to = reserve(w, HEAD_MAX);
+        if (to == NULL)
+                return;
+        w->buf.size += v < 128           ? set_head(to, (unsigned)v, 0, 0)
+                       : v <= UINT8_MAX  ? set_head(to, 0xcc, v, 1)
+                       : v <= UINT16_MAX ? set_head(to, 0xcd, v, 2)
+                       : v <= UINT32_MAX ? set_head(to, 0xce, v, 4)
+                                         : set_head(to, 0xcf, v, 8);
 }
 
 void writer_i64(struct writer *w, int64_t v)
@@ -298,15 +333,15 @@ void writer_bool(struct writer *w, bool v)
 void writer_hex(struct writer *w, const unsigned char *data, size_t len)
 {
         static const char digits[] = "0123456789abcdef";
-        put_text_length(w, 2 * len);
-        unsigned char *to = reserve(w, 2 * len);
+        unsigned char *to = reserve(w, HEAD_MAX + 2 * len);
         if (to == NULL)
                 return;
+        size_t at = set_text_length(to, 2 * len);
         for (size_t i = 0; i < len; i++) {
-                to[2 * i] = (unsigned char)digits[data[i] >> 4];
-                to[2 * i + 1] = (unsigned char)digits[data[i] & 15];
+                to[at++] = (unsigned char)digits[data[i] >> 4];
+                to[at++] = (unsigned char)digits[data[i] & 15];
         }
-        w->buf.size += 2 * len;
+        w->buf.size += at;
 }
 
 static size_t put_feature(struct writer *w, const char *lacking, const char *feature)
@@ -335,7 +370,7 @@ size_t writer_features(struct writer *w, const char *lacking)
         return n;
 }
 
-static void put_value(struct writer *w, const struct pair *pair)
+static inline void put_value(struct writer *w, const struct pair *pair)
 {
         switch (pair->kind) {
         case PAIR_NONE:
@@ -384,7 +419,7 @@ void writer_pairs(struct writer *w, const struct pair *pairs, size_t n)
         for (size_t i = 0; i < n; i++) {
                 if (pairs[i].kind == PAIR_NONE)
                         continue;
-                writer_key(w, pairs[i].key);
+                writer_strn(w, pairs[i].key, pairs[i].key_size);
                 put_value(w, &pairs[i]);
         }
 }

@@ -74,6 +74,7 @@ extern const uint64_t features_number;
 /* A key of a map and its value. writer_map_of(w, pair...) writes a map of the pairs that are not left out. */
 struct pair {
         const char *key;
+        unsigned key_size; /* its bytes: constant where the key is */
         enum {
                 PAIR_NONE,
                 PAIR_U64,
@@ -96,19 +97,18 @@ struct pair {
                 const void *data;
         };
 };
-#define ku64(k, v) ((struct pair){.key = (k), .kind = PAIR_U64, .number = (v)})
-#define kbool(k, v) ((struct pair){.key = (k), .kind = PAIR_BOOL, .number = (v)})
+#define PAIR(k, ...) ((struct pair){.key = (k), .key_size = (unsigned)__builtin_strlen(k), __VA_ARGS__})
+#define ku64(k, v) PAIR(k, .kind = PAIR_U64, .number = (v))
+#define kbool(k, v) PAIR(k, .kind = PAIR_BOOL, .number = (v))
 #define kstr(k, v) kstrn(k, v, SIZE_MAX)
-#define kstrn(k, v, n) ((struct pair){.key = (k), .kind = PAIR_TEXT, .text = (v), .number = (n)})
-#define khex(k, v, n) ((struct pair){.key = (k), .kind = PAIR_HEX, .data = (v), .number = (n)})
-#define kbin(k, v, n) ((struct pair){.key = (k), .kind = PAIR_BIN, .data = (v), .number = (n)})
-#define kmap(k, ...)                                                                                                   \
-        ((struct pair){.key = (k), .kind = PAIR_MAP, .data = PAIR_LIST(__VA_ARGS__), .number = N_PAIRS(__VA_ARGS__)})
+#define kstrn(k, v, n) PAIR(k, .kind = PAIR_TEXT, .text = (v), .number = (n))
+#define khex(k, v, n) PAIR(k, .kind = PAIR_HEX, .data = (v), .number = (n))
+#define kbin(k, v, n) PAIR(k, .kind = PAIR_BIN, .data = (v), .number = (n))
+#define kmap(k, ...) PAIR(k, .kind = PAIR_MAP, .data = PAIR_LIST(__VA_ARGS__), .number = N_PAIRS(__VA_ARGS__))
 /* An array of items (struct items); of n items that f(w, v, i) writes, one by one. The value that f(w, v) writes. */
-#define kitems(k, v) ((struct pair){.key = (k), .kind = PAIR_ITEMS, .data = &(v)->w, .number = (v)->n})
-#define karray(k, f, v, n)                                                                                             \
-        ((struct pair){.key = (k), .kind = PAIR_ARRAY, .write_item = (f), .data = (v), .number = (n)})
-#define kcall(k, f, v) ((struct pair){.key = (k), .kind = PAIR_CALL, .write = (f), .data = (v)})
+#define kitems(k, v) PAIR(k, .kind = PAIR_ITEMS, .data = &(v)->w, .number = (v)->n)
+#define karray(k, f, v, n) PAIR(k, .kind = PAIR_ARRAY, .write_item = (f), .data = (v), .number = (n))
+#define kcall(k, f, v) PAIR(k, .kind = PAIR_CALL, .write = (f), .data = (v))
 /* Left out, and not evaluated, unless the condition holds. */
 #define kif(condition, p) ((condition) ? (p) : (struct pair){.kind = PAIR_NONE})
 

@@ -59,8 +59,13 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 
 struct model_name *generation_find_name(const struct generation *generation, const char *name)
 {
-        list_each_item (struct model_name, n, &generation->names, link)
-                if (strcmp(n->text, name) == 0)
+        if (list_empty(&generation->names))
+                return NULL;
+        struct model_name *oldest = container_of(generation->names.next, struct model_name, link);
+        if (strcmp(oldest->text, name) == 0) /* most have no other */
+                return oldest;
+        list_each_item (struct model_name, n, resident_bucket(generation->resident, name), by_name)
+                if (n->generation == generation && strcmp(n->text, name) == 0)
                         return n;
         return NULL;
 }

@@ -8,7 +8,7 @@
 
 struct pair reply_source(const char *source)
 {
-        bool url = strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0;
+        bool url = source[0] == 'h' && (strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0);
         return kstrn("source", source, url ? strcspn(source, "?") : SIZE_MAX);
 }
 
@@ -99,9 +99,11 @@ void reply_encryption(struct writer *w, const void *data)
 /* What was loaded under the name of the set. A generation that drains is listed under the last name that it had. */
 static const char *source_of(const struct generation *g, const char *name)
 {
-        const struct model_name *known = generation_find_name(g, name) ?: g->last_name;
-        require(known != NULL && strcmp(known->text, name) == 0);
-        return model_name_source(known);
+        const struct model_name *known = generation_find_name(g, name);
+        if (known != NULL)
+                return model_name_source(known);
+        require(g->last_name != NULL && strcmp(g->last_name->text, name) == 0);
+        return model_name_source(g->last_name);
 }
 
 const struct source_notes reply_no_notes;

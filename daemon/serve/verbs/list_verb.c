@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * list and ps: a page of models in the order of their names, and of leases by id, and `next`, the last of the page,
- * unless no others follow. What is added or removed between two pages does not shift the others.
+ * unless no others follow. It comes first, so that a client may ask for the next page while it reads this one. What is
+ * added or removed between two pages does not shift the others.
  *
  * Names, leases and desired models are in ordered trees, so a page costs what is on it.
  */
@@ -12,8 +13,8 @@
 
 #include <string.h>
 
-#define LIST_PAGE 64 /* names */
-#define PS_PAGE 200  /* leases */
+#define LIST_PAGE 128 /* names */
+#define PS_PAGE 200   /* leases */
 /* Of models. The rest of the frame is large enough for one more. */
 #define LIST_BYTES (FRAME_MAX / 2)
 
@@ -23,6 +24,30 @@ static size_t page_size(uint64_t asked, size_t most)
 }
 
 /* ---- list ---- */
+
+#define AHEAD 8
+#define CACHE_LINE 64
+
+static void fetch(const void *data, size_t size)
+{
+        for (size_t at = 0; at < size; at += CACHE_LINE)
+                __builtin_prefetch((const char *)data + at);
+}
+
+/* The memory of the models of the next AHEAD names, all at once. A row of a list needs a dozen cache lines of a model,
+ * and would wait for one after the other. */
+static void fetch_ahead(const struct model_name *from)
+{
+        const struct model_name *name = from;
+        for (unsigned i = 0; i < AHEAD && name != NULL; i++, name = model_name_next(name))
+                fetch(name->generation, sizeof(*name->generation));
+        name = from;
+        for (unsigned i = 0; i < AHEAD && name != NULL; i++, name = model_name_next(name)) {
+                if (name->generation->state != GENERATION_LOADING) /* there a worker makes them */
+                        fetch(name->generation->segments, sizeof(*name->generation->segments));
+                fetch(model_name_source(name), CACHE_LINE);
+        }
+}
 
 /* The next names in both trees; of these the first is listed next. */
 struct cursor {
@@ -39,14 +64,13 @@ static const char *cursor_name(const struct cursor *cursor)
         return strcmp(resident, desired) < 0 ? resident : desired;
 }
 
-/* Behind this name in both. */
-static void cursor_pass(struct cursor *cursor, const char *name)
-{
-        while (cursor->resident != NULL && strcmp(cursor->resident->text, name) <= 0)
-                cursor->resident = model_name_next(cursor->resident);
-        while (cursor->desired != NULL && strcmp(cursor->desired->spec.name, name) <= 0)
-                cursor->desired = desired_next(cursor->desired);
-}
+/* What a name leads to. */
+struct named {
+        const char *name;
+        const struct desired_model *desired; /* the first of this name; NULL: none */
+        struct generation **generations;     /* in the order of their sets; malloc'd */
+        size_t n, space;
+};
 
 /* One that drains is listed by its last name, while it has device memory or leases. A failure that lost its name is not
  * listed. */
@@ -55,51 +79,65 @@ static bool is_listed(const struct generation *g)
         return !list_empty(&g->names) || (generation_drains(g) && (g->charged > 0 || g->n_leases > 0));
 }
 
+/* False: no memory. */
+static bool named_add(struct named *named, struct generation *generation)
+{
+        if (named->n == named->space) {
+                size_t space = 2 * named->space + 16;
+                struct generation **more = realloc(named->generations, space * sizeof(struct generation *));
+                if (more == NULL)
+                        return false;
+                named->generations = more;
+                named->space = space;
+        }
+        named->generations[named->n++] = generation;
+        return true;
+}
+
 static int compare_members(const void *a, const void *b)
 {
         return model_set_compare(*(struct generation *const *)a, *(struct generation *const *)b);
 }
 
-/* The generations of the name, in the order of their sets: malloc'd. NULL: no memory. */
-static struct generation **generations_of(struct resident *resident, const char *name, size_t *n)
+/* Moves behind the name in both trees. False: no memory. */
+static bool cursor_take(struct cursor *cursor, const char *name, struct named *named)
 {
-        size_t most = 1;
-        *n = 0;
-        resident_each_named(count, resident, name) most += is_listed(count->generation);
-        struct generation **all = calloc(most, sizeof(struct generation *));
-        if (all == NULL)
-                return NULL;
-        resident_each_named(has, resident, name) if (is_listed(has->generation)) all[(*n)++] = has->generation;
-        require(*n < most);
-        if (*n > 1)
-                qsort(all, *n, sizeof(struct generation *), compare_members);
-        return all;
+        named->name = name;
+        named->desired = NULL;
+        named->n = 0;
+        for (; cursor->desired != NULL && strcmp(cursor->desired->spec.name, name) <= 0;
+             cursor->desired = desired_next(cursor->desired))
+                if (named->desired == NULL)
+                        named->desired = cursor->desired;
+        for (; cursor->resident != NULL && strcmp(cursor->resident->text, name) <= 0;
+             cursor->resident = model_name_next(cursor->resident))
+                if (is_listed(cursor->resident->generation) && !named_add(named, cursor->resident->generation))
+                        return false;
+        if (named->n > 1)
+                qsort(named->generations, named->n, sizeof(struct generation *), compare_members);
+        return true;
 }
 
 /* Writes the models of a name. A desired one is part of the resident ones, or without those a model of its own. What
- * does not fit the reply is left out. False: no memory. */
-static bool write_name(struct items *rows, const struct server *server, const char *name)
+ * does not fit the reply is left out. */
+static void write_named(struct items *rows, const struct named *named)
 {
-        const struct desired_model *desired = desired_find(&server->desired, name);
+        struct generation *const *all = named->generations;
         bool resident = false;
-        size_t n;
-        cleanup_free struct generation **all = generations_of(server->resident, name, &n);
-        if (all == NULL)
-                return false;
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < named->n; i++)
                 resident = resident || !list_empty(&all[i]->names);
-        if (desired != NULL && !resident) {
-                reply_model(&rows->w, &(struct model_set){.name = name}, desired, &reply_no_notes);
+        if (named->desired != NULL && !resident) {
+                reply_model(&rows->w, &(struct model_set){.name = named->name}, named->desired, &reply_no_notes);
                 rows->n++;
         }
-        for (size_t at = 0; at < n && rows->w.buf.size < LIST_BYTES; rows->n++) {
-                struct model_set group = {.name = name};
+        for (size_t at = 0; at < named->n && rows->w.buf.size < LIST_BYTES; rows->n++) {
+                struct model_set group;
                 const struct generation *first = all[at];
-                while (at < n && group.n < MODEL_SET_MAX && model_set_same(all[at], first))
-                        group.members[group.n++] = all[at++];
-                reply_model(&rows->w, &group, desired, &reply_no_notes);
+                group.name = named->name;
+                for (group.n = 0; at < named->n && group.n < MODEL_SET_MAX && model_set_same(all[at], first); at++)
+                        group.members[group.n++] = all[at];
+                reply_model(&rows->w, &group, named->desired, &reply_no_notes);
         }
-        return true;
 }
 
 /* The generations of one name stay in one page, since `after` is a name. */
@@ -109,21 +147,26 @@ int verb_list(struct session *session, struct request *request, struct error *er
         const struct server *server = session->server;
         struct cursor cursor = {.resident = resident_name_from(server->resident, req->after ?: ""),
                                 .desired = desired_from(&server->desired, req->after ?: "")};
+        struct named named = {.name = NULL};
         const char *name, *last = NULL;
         size_t most = page_size(req->limit, LIST_PAGE);
         cleanup_with(items_deinit) struct items rows;
         items_init(&rows);
-        if (req->after != NULL)
-                cursor_pass(&cursor, req->after);
-        for (size_t n = 0; (name = cursor_name(&cursor)) != NULL && n < most && rows.w.buf.size < LIST_BYTES;) {
+        bool ok = req->after == NULL || cursor_take(&cursor, req->after, &named);
+        for (size_t n = 0; ok && (name = cursor_name(&cursor)) != NULL && n < most && rows.w.buf.size < LIST_BYTES;) {
                 size_t before = rows.n;
-                if (!write_name(&rows, server, name))
-                        return error_no_memory(error);
+                if (n % AHEAD == 0)
+                        fetch_ahead(cursor.resident);
+                ok = cursor_take(&cursor, name, &named);
+                if (ok)
+                        write_named(&rows, &named);
                 n += rows.n > before;
                 last = name;
-                cursor_pass(&cursor, name);
         }
-        return session_reply(session, request->id, kitems("models", &rows), kif(name != NULL, kstr("next", last)));
+        free(named.generations);
+        if (!ok)
+                return error_no_memory(error);
+        return session_reply(session, request->id, kif(name != NULL, kstr("next", last)), kitems("models", &rows));
 }
 
 /* ---- ps ---- */
@@ -172,6 +215,6 @@ int verb_ps(struct session *session, struct request *request, struct error *erro
         const struct lease *lease = req->after < UINT64_MAX ? leases_from(leases, req->after + 1) : NULL;
         for (; lease != NULL && page.n < most; lease = lease_next(lease))
                 page.items[page.n++] = lease;
-        return session_reply(session, request->id, karray("leases", write_lease, &page, page.n),
-                             kif(lease != NULL, ku64("next", page.items[page.n - 1]->id)));
+        return session_reply(session, request->id, kif(lease != NULL, ku64("next", page.items[page.n - 1]->id)),
+                             karray("leases", write_lease, &page, page.n));
 }

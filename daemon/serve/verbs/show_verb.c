@@ -100,8 +100,7 @@ int verb_show(struct session *session, struct request *request, struct error *er
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, on);
         if (tensors && find_page(&shown, model_set_on(&shown.group, device), req, error) < 0)
                 return error->code;
-        return session_reply(session, request->id, kcall("models", write_models, &shown),
-                             kif(req->ended, kitems("ended", &ended)),
-                             kif(tensors, karray("tensor_list", write_tensor, &shown, shown.end - shown.from)),
-                             kif(shown.more, ku64("next", shown.end)));
+        return session_reply(session, request->id, kif(shown.more, ku64("next", shown.end)),
+                             kcall("models", write_models, &shown), kif(req->ended, kitems("ended", &ended)),
+                             kif(tensors, karray("tensor_list", write_tensor, &shown, shown.end - shown.from)));
 }

@@ -202,6 +202,34 @@ TEST(a_reply_is_read_as_it_was_written)
         ck_assert_uint_eq(object_get(o, "array")->via.array.ptr[2].via.u64, 2);
 }
 
+TEST(texts_of_each_length_are_written_whole)
+{
+        char text[300];
+        memset(text, 'x', sizeof(text));
+        for (size_t n = 0; n <= sizeof(text); n++) {
+                struct writer w;
+                const char *s;
+                size_t len;
+                for (size_t i = 0; i < n; i++)
+                        text[i] = (char)('a' + (i * 7 + n) % 26);
+                writer_init(&w);
+                writer_pairs(&w, PAIRS(kstrn("text", text, n), kbin("bin", text, n), khex("hex", text, n)));
+                ck_assert(!w.failed);
+                struct message m;
+                ck_assert_int_eq(message_decode(&m, w.buf.data, w.buf.size), 0);
+                ck_assert(object_str(&m.unpacked.data, "text", &s, &len));
+                ck_assert_uint_eq(len, n);
+                ck_assert_int_eq(memcmp(s, text, n), 0);
+                ck_assert(object_bin(&m.unpacked.data, "bin", &s, &len));
+                ck_assert_uint_eq(len, n);
+                ck_assert_int_eq(memcmp(s, text, n), 0);
+                ck_assert(object_str(&m.unpacked.data, "hex", &s, &len));
+                ck_assert_uint_eq(len, 2 * n);
+                message_deinit(&m);
+                writer_deinit(&w);
+        }
+}
+
 TEST(an_error_carries_code_and_text)
 {
         struct writer w;
