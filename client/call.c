@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * streamer_call: any verb with JSON in and out. Verbs and fields are sent if the daemon lists them among its
- * features, and the daemon checks them. Long lists are requested page by page and returned whole, unless the
- * caller sets a limit. The text of a reply is written from the bytes of its messages (json_text.h).
+ * features, and the daemon checks them. Long lists are requested page by page, each while the one before is
+ * read, and returned whole, unless the caller sets a limit. The text of a reply is written from the bytes of its
+ * messages (json_text.h).
  */
 #include "client/call.h"
 
@@ -13,6 +14,7 @@
 #include "client/missing.h"
 #include "client/source.h"
 #include "client/util.h"
+#include "proto/require.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,11 +87,15 @@ static int64_t deadline_of(const streamer_client *c, const char *verb, const jso
 /* The text of a reply, of which the lists may come in several pages. */
 struct reply {
         const struct paged *paged; /* NULL: it has one page */
-        struct text head;          /* the first page, with empty lists */
+        /* Lock held: `next` is known, before the page is read where the daemon sends it first. */
+        void (*next_known)(void *arg);
+        void *arg;
+        struct text head; /* the first page, with empty lists */
         struct text lists[PAGED_LISTS];
         size_t at[PAGED_LISTS];  /* where they belong in `head`; 0: the first page has no such list */
         struct text next;        /* of the last page; empty: none */
         size_t n_pages, n_items; /* n_items: of the last page */
+        bool ended;              /* a page has no items: it is the last, whatever its `next` says */
         uint64_t generation;     /* of the first model that it shows */
         bool replaced;           /* by another generation, on a later page */
 };
@@ -122,7 +128,8 @@ static void check_generation(struct reply *r, const void *data, size_t len)
                      bytes_find(&b, v.number, "generation") && bytes_next(&b, &v);
         if (found && r->n_pages == 0)
                 r->generation = v.number;
-        r->replaced = found && v.number != r->generation;
+        if (found && v.number != r->generation)
+                r->replaced = true;
 }
 
 static bool add_items(struct reply *r, size_t list, struct bytes *b)
@@ -157,8 +164,12 @@ static bool add_pair(struct reply *r, const struct value *key, struct bytes *b)
         bool first = r->n_pages == 0;
         if (value_is_text(key, "id") || value_is_text(key, "ok"))
                 return bytes_skip(b);
-        if (r->paged && value_is_text(key, "next"))
-                return text_add_value(&r->next, b);
+        if (r->paged && value_is_text(key, "next")) {
+                bool ok = text_add_value(&r->next, b);
+                if (ok)
+                        r->next_known(r->arg);
+                return ok;
+        }
         if (list == PAGED_LISTS)
                 return first ? add_key(&r->head, key) && text_add_value(&r->head, b) : bytes_skip(b);
         if (first) {
@@ -176,6 +187,8 @@ static bool add_page(struct reply *r, const void *data, size_t len)
 {
         struct bytes b = {data, (const unsigned char *)data + len};
         struct value map, key;
+        if (r->ended) /* the page was requested before that was known */
+                return true;
         r->n_items = r->next.size = 0;
         check_generation(r, data, len);
         if (!bytes_next(&b, &map) || map.kind != VALUE_MAP)
@@ -185,9 +198,12 @@ static bool add_page(struct reply *r, const void *data, size_t len)
         for (uint64_t i = 0; i < map.number; i++)
                 if (!bytes_next(&b, &key) || key.kind != VALUE_TEXT || !add_pair(r, &key, &b))
                         return false;
+        if (b.at != b.end)
+                return false;
         if (r->n_pages++ == 0)
                 text_add(&r->head, "}", 1);
-        return b.at == b.end;
+        r->ended = r->n_items == 0;
+        return true;
 }
 
 static bool has_failed(const struct reply *r)
@@ -224,7 +240,7 @@ static char *reply_text(const struct reply *r)
         return whole.data;
 }
 
-/* ---- an exchange ---- */
+/* ---- the requests of its pages ---- */
 
 static int check_features(streamer_client *c, const char *verb, const json_t *args)
 {
@@ -239,74 +255,116 @@ static int check_features(streamer_client *c, const char *verb, const json_t *ar
         return rc;
 }
 
-struct json_call {
+#define AT_ONCE 2
+
+/* The thread of the call waits for the pages in turn. Whoever reads the socket adds them to the reply, and requests the
+ * next one as soon as its place is known, so that the daemon makes it meanwhile. */
+struct exchange {
         streamer_client *client;
-        struct reply *reply;
-        char *subject; /* of a subscription: the client's, once it is accepted */
+        const char *verb;
+        json_t *args; /* with the place of the page that was requested last */
+        struct reply reply;
+        struct call calls[AT_ONCE];
+        unsigned n_begun, n_taken; /* requests: that were sent, and whose replies the call's thread has */
+        char *subject;             /* of a subscription: the client's, once it is accepted */
 };
 
 static bool take_page(struct call *call, const void *data, size_t len)
 {
-        const struct json_call *j = call->arg;
-        return add_page(j->reply, data, len);
-}
-
-static int json_call_init(struct json_call *j, streamer_client *c, struct reply *reply, const char *model)
-{
-        *j = (struct json_call){.client = c, .reply = reply, .subject = model ? strdup(model) : NULL};
-        return model && !j->subject ? fail(c, STREAMER_ENOMEM, "subscribe: no memory") : 0;
+        struct exchange *x = call->arg;
+        return add_page(&x->reply, data, len);
 }
 
 /* Lock held, while the reply is dispatched: the first event may be right behind it. */
 static void accept_subscribe(struct call *call, const msgpack_object *reply)
 {
-        struct json_call *j = call->arg;
-        free(j->client->subject);
-        j->client->subject = j->subject;
-        j->client->subscribed = true;
-        j->subject = NULL;
+        struct exchange *x = call->arg;
+        free(x->client->subject);
+        x->client->subject = x->subject;
+        x->client->subscribed = true;
+        x->subject = NULL;
 }
 
-/* Adds a page to the reply. */
-static int call_once(streamer_client *c, const char *verb, const json_t *args, struct reply *reply)
+static int copy_subject(struct exchange *x, const char *model)
 {
+        x->subject = model ? strdup(model) : NULL;
+        return model && !x->subject ? fail(x->client, STREAMER_ENOMEM, "subscribe: no memory") : 0;
+}
+
+/* Lock held. */
+static int begin_page(struct exchange *x)
+{
+        streamer_client *c = x->client;
+        struct call *call = &x->calls[x->n_begun % AT_ONCE];
         struct writer w;
-        struct json_call j;
-        struct call call = {.id = channel_next_id(c), .take = take_page, .arg = &j};
-        bool subscribes = strcmp(verb, "subscribe") == 0;
-        int rc = json_call_init(&j, c, reply, subscribes ? json_string_value(json_object_get(args, "model")) : NULL);
-        if (rc != 0)
-                return rc;
-        if (subscribes)
-                call.accept = accept_subscribe;
+        require(x->n_begun - x->n_taken < AT_ONCE);
+        *call = (struct call){.id = ++c->last_id, .take = take_page, .arg = x};
+        if (strcmp(x->verb, "subscribe") == 0)
+                call->accept = accept_subscribe;
         writer_init(&w);
-        pack_request(&w, verb, call.id, args);
-        rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", verb)
-                      : channel_exchange(c, w.buf.data, w.buf.size, &call, deadline_of(c, verb, args));
+        pack_request(&w, x->verb, call->id, x->args);
+        int rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", x->verb)
+                          : channel_send(c, w.buf.data, w.buf.size, call);
         writer_deinit(&w);
-        free(j.subject);
-        if (rc != 0)
-                return rc;
-        call_deinit(&call);
-        if (has_failed(reply))
-                return fail(c, STREAMER_ENOMEM, "no memory for a reply");
-        return call.taken ? 0 : fail(c, STREAMER_EPROTO, "%s: the daemon's reply cannot be written as JSON", verb);
+        if (rc == 0)
+                x->n_begun++;
+        return rc;
 }
 
-/* ---- pages ---- */
-
-static int call_pages(streamer_client *c, const char *verb, json_t *args, struct reply *reply)
+static bool set_place(struct exchange *x)
 {
-        int rc = call_once(c, verb, args, reply);
-        while (rc == 0 && reply->next.size > 0) {
-                json_t *next = json_loadb(reply->next.data, reply->next.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-                rc = json_object_set_new(args, reply->paged->cursor, next) < 0
-                             ? fail(c, STREAMER_ENOMEM, "no memory for a reply")
-                             : call_once(c, verb, args, reply);
-                if (rc == 0 && reply->replaced)
-                        rc = fail(c, STREAMER_EFAILED, "show: the model was replaced while it was listed");
-                if (reply->n_items == 0)
-                        break; /* the end, whatever its "next" says */
+        const struct text *next = &x->reply.next;
+        json_t *place = json_loadb(next->data, next->size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        return json_object_set_new(x->args, x->reply.paged->cursor, place) == 0;
+}
+
+/* If it cannot, or both calls are in use, the call's thread does it. */
+static void begin_next(void *arg)
+{
+        struct exchange *x = arg;
+        if (!x->reply.ended && x->n_begun - x->n_taken < AT_ONCE && set_place(x))
+                begin_page(x);
+}
+
+/* Lock held. */
+static int await_page(struct exchange *x)
+{
+        streamer_client *c = x->client;
+        int64_t deadline = deadline_of(c, x->verb, x->args);
+        int rc = 0;
+        if (x->n_begun == x->n_taken) {
+                /* A loss since the last look is found first, so that the request is not lost with the connection. */
+                rc = channel_ensure(c, true, deadline);
+                if (rc == 0 && x->n_begun > 0 && !set_place(x))
+                        rc = fail(c, STREAMER_ENOMEM, "no memory for a reply");
+                rc = rc ?: begin_page(x);
+        }
+        if (rc != 0)
+                return rc;
+        struct call *call = &x->calls[x->n_taken % AT_ONCE];
+        rc = channel_await(c, call, deadline);
+        x->n_taken++; /* its call may be used again */
+        if (rc != 0)
+                return rc;
+        call_deinit(call);
+        if (has_failed(&x->reply))
+                return fail(c, STREAMER_ENOMEM, "no memory for a reply");
+        if (!call->taken)
+                return fail(c, STREAMER_EPROTO, "%s: the daemon's reply cannot be written as JSON", x->verb);
+        return x->reply.replaced ? fail(c, STREAMER_EFAILED, "show: the model was replaced while it was listed") : 0;
+}
+
+static int exchange_pages(struct exchange *x)
+{
+        const struct reply *reply = &x->reply;
+        lock_scope(&x->client->lock);
+        int rc = await_page(x);
+        while (rc == 0 && !reply->ended && (x->n_begun > x->n_taken || reply->next.size > 0))
+                rc = await_page(x);
+        for (; x->n_begun > x->n_taken; x->n_taken++) {
+                struct call *call = &x->calls[x->n_taken % AT_ONCE];
+                channel_end(x->client, call);
+                call_deinit(call);
         }
         return rc;
 }
@@ -349,15 +407,24 @@ static int resolve_source(streamer_client *c, const char *verb, json_t *args)
 
 static int call_text(streamer_client *c, const char *verb, json_t *args, char **text)
 {
-        struct reply reply = {.paged = json_object_get(args, "limit") ? NULL : find_paged(verb)};
+        struct exchange x = {
+                .client = c,
+                .verb = verb,
+                .args = args,
+                .reply = {.paged = json_object_get(args, "limit") ? NULL : find_paged(verb), .next_known = begin_next}};
+        x.reply.arg = &x;
+        bool subscribes = strcmp(verb, "subscribe") == 0;
         int rc = check_features(c, verb, args);
         if (rc == 0 && has_source(verb))
                 rc = resolve_source(c, verb, args);
+        if (rc == 0 && subscribes)
+                rc = copy_subject(&x, json_string_value(json_object_get(args, "model")));
         if (rc == 0)
-                rc = call_pages(c, verb, args, &reply);
-        if (rc == 0 && !(*text = reply_text(&reply)))
+                rc = exchange_pages(&x);
+        if (rc == 0 && !(*text = reply_text(&x.reply)))
                 rc = fail(c, STREAMER_ENOMEM, "no memory for a reply");
-        reply_deinit(&reply);
+        reply_deinit(&x.reply);
+        free(x.subject);
         return rc == 0 ? 0 : missing_model_explain(c, json_string_value(json_object_get(args, "model")), rc);
 }
 
@@ -396,16 +463,16 @@ int streamer_call(streamer_client *client, const char *verb, const char *args_js
 
 int streamer_subscribe(streamer_client *client, const char *model)
 {
-        struct json_call j = {0};
-        struct call call = {.accept = accept_subscribe, .arg = &j};
+        struct exchange x = {.client = client};
+        struct call call = {.accept = accept_subscribe, .arg = &x};
         struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = model}};
         int rc = args_client(client, "subscribe")
                          ?: (model ? args_text(client, "subscribe", "model", model) : 0)
-                         ?: json_call_init(&j, client, NULL, model)
+                         ?: copy_subject(&x, model)
                          ?: channel_call(client, &request, &call, channel_deadline(client));
         if (rc == 0)
                 call_deinit(&call);
-        free(j.subject);
+        free(x.subject);
         return rc;
 }
 

@@ -62,6 +62,7 @@ struct streamer_client *channel_new_consume_fd(int fd, struct fault *fault)
         c->events_end = &c->events;
         readiness_init(&c->readiness);
         frame_reader_init(&c->in);
+        c->in.ahead = true;
         msgpack_sbuffer_init(&c->out);
         return c;
 }
@@ -368,10 +369,11 @@ static void sleep_until(struct streamer_client *c, int64_t deadline)
         readiness_update(c);
 }
 
-int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
+/* For what only this connection answers. */
+static int wait_on(struct streamer_client *c, uint64_t epoch, bool (*done)(const void *arg), const void *arg,
+                   int64_t deadline)
 {
         bool has_read = false;
-        uint64_t epoch = c->epoch;
         while (!done(arg)) {
                 if (c->epoch != epoch)
                         return fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
@@ -386,6 +388,11 @@ int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const
                 has_read = true;
         }
         return 0;
+}
+
+int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
+{
+        return wait_on(c, c->epoch, done, arg, deadline);
 }
 
 /* ---- calls ---- */
@@ -432,27 +439,21 @@ int call_outcome(const struct streamer_client *c, const struct call *call)
         return text_len == 0 ? fail(c, rc, "%s", code_text(rc)) : fail(c, rc, "%.*s", (int)text_len, text);
 }
 
-uint64_t channel_next_id(struct streamer_client *c)
-{
-        lock_scope(&c->lock);
-        return ++c->last_id;
-}
-
-/* Lock held. */
-static int begin(struct streamer_client *c, const void *body, size_t len, struct call *call)
+int channel_send(struct streamer_client *c, const void *body, size_t len, struct call *call)
 {
         int rc = append(c, body, len);
         if (rc != 0)
                 return rc;
+        call->epoch = c->epoch;
         table_add(&c->calls, &call->by_id, call->id);
         c->n_takers += call->take ? 1 : 0;
         return 0;
 }
 
-/* Lock held. */
-static int await(struct streamer_client *c, struct call *call, int64_t deadline)
+int channel_await(struct streamer_client *c, struct call *call, int64_t deadline)
 {
-        int rc = channel_wait(c, call_done, call, deadline);
+        require(call->by_id.linked || call->done);
+        int rc = wait_on(c, call->epoch, call_done, call, deadline);
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
         channel_end(c, call);
@@ -462,13 +463,6 @@ static int await(struct streamer_client *c, struct call *call, int64_t deadline)
         if (rc != 0)
                 call_deinit(call);
         return rc;
-}
-
-int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)
-{
-        lock_scope(&c->lock);
-        /* A loss since the last look is found first, so that the request is not lost with the connection. */
-        return channel_ensure(c, true, deadline) ?: begin(c, body, len, call) ?: await(c, call, deadline);
 }
 
 int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
@@ -482,7 +476,7 @@ int channel_begin(struct streamer_client *c, struct request *request, struct cal
         if (rc == 0 && request_encode(request, &body) != 0)
                 rc = fail(c, STREAMER_ENOMEM, "no memory for a request");
         if (rc == 0)
-                rc = begin(c, body.data, body.size, call);
+                rc = channel_send(c, body.data, body.size, call);
         msgpack_sbuffer_destroy(&body);
         return rc;
 }
@@ -490,7 +484,7 @@ int channel_begin(struct streamer_client *c, struct request *request, struct cal
 int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
 {
         lock_scope(&c->lock);
-        return channel_begin(c, request, call, deadline) ?: await(c, call, deadline);
+        return channel_begin(c, request, call, deadline) ?: channel_await(c, call, deadline);
 }
 
 int channel_request(struct streamer_client *c, struct request *request, int64_t deadline)

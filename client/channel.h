@@ -10,7 +10,7 @@
  * What the lock protects, and who owns it:
  *
  *   object       owner                               reachable from the client, in its list
- *   call         the calling thread, or an opening   from channel_begin() to channel_end()
+ *   call         the calling thread, or an opening   from channel_send() to channel_end()
  *   operation    the application's handle            from op_link() to the end of the handle
  *   lease        the handle and each DLPack object   from its reply (lease_link) to the last reference
  *   detaching    the list; before it is sent also    from the end of its lease to the daemon's confirmation
@@ -133,6 +133,7 @@ struct detaching {
 struct call {
         struct table_node by_id;
         uint64_t id;
+        uint64_t epoch; /* the connection that it was sent on */
         /* Called with the lock held as soon as a reply without error is there (NULL: it was taken), before any event
          * that comes after it is looked at. May be NULL. */
         void (*accept)(struct call *call, const msgpack_object *reply);
@@ -186,9 +187,10 @@ int channel_request(struct streamer_client *c, struct request *request, int64_t 
 int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
 void channel_end(struct streamer_client *c, struct call *call);
 
-/* As channel_call, for a request that is packed already under an id of channel_next_id(). */
-int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline);
-uint64_t channel_next_id(struct streamer_client *c);
+/* Lock held, in two steps, for a request that is packed already: sends it, under its id, and links the call; waits for
+ * the reply, as channel_call(). Whatever comes between them, the call must be awaited, or ended by channel_end(). */
+int channel_send(struct streamer_client *c, const void *body, size_t len, struct call *call);
+int channel_await(struct streamer_client *c, struct call *call, int64_t deadline);
 /* Of a call that is done: 0, or the error that it was answered with, whose text is kept. */
 int call_outcome(const struct streamer_client *c, const struct call *call);
 void call_deinit(struct call *call); /* closes the descriptors that were not taken (-1) */

@@ -59,14 +59,27 @@ static inline void add_char(struct text *t, char c)
         t->size++;
 }
 
+/* Two digits at a time, from the last one. */
 static void add_decimal(struct text *t, uint64_t n)
 {
-        char digits[20];
-        size_t at = sizeof(digits);
-        do
-                digits[--at] = (char)('0' + n % 10);
-        while ((n /= 10) > 0);
-        add(t, digits + at, sizeof(digits) - at);
+        static const char pairs[] =
+                "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445"
+                "46474849505152535455565758596061626364656667686970717273747576777879808182838485868788899091"
+                "9293949596979899";
+        enum { DIGITS = 20 };
+        char digits[DIGITS];
+        size_t at = DIGITS;
+        for (; n >= 100; n /= 100)
+                memcpy(digits + (at -= 2), pairs + n % 100 * 2, 2);
+        if (n >= 10)
+                memcpy(digits + (at -= 2), pairs + n * 2, 2);
+        else
+                digits[--at] = (char)('0' + n);
+        char *to = reserve(t, DIGITS);
+        if (!to)
+                return;
+        memcpy(to, digits + at, DIGITS - at);
+        t->size += DIGITS - at;
 }
 
 static void add_u64(struct text *t, uint64_t n)
@@ -115,21 +128,65 @@ static bool add_escaped(struct text *t, const char *data, size_t n)
         return codec_utf8(data, n);
 }
 
-bool text_add_string(struct text *t, const char *data, size_t n)
+#define EACH_BYTE(n) (UINT64_C(0x0101010101010101) * (n))
+
+/* Not 0 if one of the eight bytes is special or not ASCII: that sets its highest bit in one of the terms, of which each
+ * borrows from the next byte only where it does. */
+static inline uint64_t find_special(uint64_t word)
+{
+        uint64_t quotes = word ^ EACH_BYTE('"'), backslashes = word ^ EACH_BYTE('\\');
+        return (word | (word - EACH_BYTE(0x20)) | (quotes - EACH_BYTE(1)) | (backslashes - EACH_BYTE(1))) &
+               EACH_BYTE(0x80);
+}
+
+/* Copies a word of them; what it has that is special. */
+#define COPY_WORD(type, to, from)                                                                                      \
+        ({                                                                                                             \
+                type word_;                                                                                            \
+                memcpy(&word_, (from), sizeof(word_));                                                                 \
+                memcpy((to), &word_, sizeof(word_));                                                                   \
+                find_special(word_);                                                                                   \
+        })
+
+/* False: a byte is special or not ASCII. The last word overlaps the one before it. */
+static inline bool copy_plain(char *to, const char *from, size_t n)
+{
+        enum { WIDE = sizeof(uint64_t), NARROW = sizeof(uint32_t) };
+        uint64_t found = 0;
+        size_t i = 0;
+        if (n >= WIDE) {
+                for (; i < n - WIDE; i += WIDE)
+                        found |= COPY_WORD(uint64_t, to + i, from + i);
+                found |= COPY_WORD(uint64_t, to + n - WIDE, from + n - WIDE);
+                return found == 0;
+        }
+        if (n >= NARROW) {
+                found = COPY_WORD(uint32_t, to, from) | COPY_WORD(uint32_t, to + n - NARROW, from + n - NARROW);
+                return (uint32_t)found == 0;
+        }
+        for (; i < n; i++) {
+                to[i] = from[i];
+                found |= is_special((unsigned char)from[i]) || (unsigned char)from[i] >= 0x80;
+        }
+        return found == 0;
+}
+
+static inline bool add_string(struct text *t, const char *data, size_t n)
 {
         char *to = reserve(t, n + 2);
         if (!to)
                 return true;
         to[0] = '"';
-        for (size_t i = 0; i < n; i++) {
-                unsigned char c = (unsigned char)data[i];
-                if (is_special(c) || c >= 0x80)
-                        return add_escaped(t, data, n); /* over what was written */
-                to[1 + i] = data[i];
-        }
+        if (!copy_plain(to + 1, data, n))
+                return add_escaped(t, data, n); /* over what was written */
         to[1 + n] = '"';
         t->size += n + 2;
         return true;
+}
+
+bool text_add_string(struct text *t, const char *data, size_t n)
+{
+        return add_string(t, data, n);
 }
 
 static void add_hex(struct text *t, const char *data, size_t n)
@@ -179,7 +236,7 @@ static bool add_map(struct text *t, struct bytes *b, uint64_t n, unsigned depth)
         for (uint64_t i = 0; i < n; i++) {
                 if (i > 0)
                         add_char(t, ',');
-                if (!bytes_next(b, &key) || key.kind != VALUE_TEXT || !text_add_string(t, key.data, key.number))
+                if (!bytes_next(b, &key) || key.kind != VALUE_TEXT || !add_string(t, key.data, key.number))
                         return false;
                 add_char(t, ':');
                 if (!add_value(t, b, depth))
@@ -212,7 +269,7 @@ static bool add_value(struct text *t, struct bytes *b, unsigned depth)
         case VALUE_REAL:
                 return add_real(t, v.real);
         case VALUE_TEXT:
-                return text_add_string(t, v.data, v.number);
+                return add_string(t, v.data, v.number);
         case VALUE_BIN:
                 add_hex(t, v.data, v.number);
                 return true;

@@ -23,12 +23,28 @@ void frame_reader_init(struct frame_reader *r)
 void frame_reader_deinit(struct frame_reader *r)
 {
         free(r->buf);
-        *r = (struct frame_reader){.max = r->max};
+        *r = (struct frame_reader){.max = r->max, .ahead = r->ahead};
 }
 
-static bool grow(struct frame_reader *r)
+static size_t get_header(const unsigned char *p)
+{
+        return (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
+}
+
+/* Bytes of the frame that has begun, as far as they are known. */
+static size_t known_size(const struct frame_reader *r)
+{
+        if (!r->ahead || r->end - r->start < FRAME_HEADER)
+                return 0;
+        size_t body = get_header(r->buf + r->start);
+        return body <= r->max ? FRAME_HEADER + body : 0;
+}
+
+static bool grow(struct frame_reader *r, size_t at_least)
 {
         size_t cap = r->cap == 0 ? FRAME_FIRST_CAP : r->cap * 2;
+        if (cap < at_least)
+                cap = at_least;
         if (cap > LAST_CAP)
                 cap = LAST_CAP;
         unsigned char *buf = realloc(r->buf, cap);
@@ -41,13 +57,16 @@ static bool grow(struct frame_reader *r)
 
 void *frame_reader_space(struct frame_reader *r, size_t *size)
 {
+        size_t known = known_size(r);
         if (r->start > 0) {
                 memmove(r->buf, r->buf + r->start, r->end - r->start);
                 r->end -= r->start;
                 r->start = 0;
         }
         /* A buffer of LAST_CAP that is full holds a whole frame: the caller has not taken it. */
-        if (r->end == r->cap && (r->cap == LAST_CAP || !grow(r)))
+        if (r->end == r->cap && r->cap == LAST_CAP)
+                return NULL;
+        if ((r->end == r->cap || r->cap < known) && !grow(r, known))
                 return NULL;
         *size = r->cap - r->end;
         return r->buf + r->end;
@@ -56,11 +75,6 @@ void *frame_reader_space(struct frame_reader *r, size_t *size)
 void frame_reader_added(struct frame_reader *r, size_t n)
 {
         r->end += n;
-}
-
-static size_t get_header(const unsigned char *p)
-{
-        return (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
 }
 
 static void release_if_drained(struct frame_reader *r)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Frames: a 4-byte big-endian length, then that many bytes (one msgpack map). A length of 0 or over
- * FRAME_MAX ends the connection. The buffer grows with the bytes that have arrived, never with the
- * length that a header claims.
+ * FRAME_MAX ends the connection. The buffer grows with the bytes that have arrived, not with the
+ * length that a header claims, unless its owner trusts the sender with so much memory.
  *
  * File descriptors travel by SCM_RIGHTS with the first byte of their frame. frame_recv_fds() is the
  * client's side; the daemon reads with plain recv(), so that descriptors sent to it are dropped by
@@ -26,6 +26,7 @@ struct frame_reader {
         unsigned char *buf;
         size_t start, end, cap; /* unread bytes are buf[start..end) */
         size_t max;             /* of a frame's body; FRAME_MAX, or what its owner has set */
+        bool ahead;             /* set by its owner: makes room for a whole frame once its length is known */
 };
 void frame_reader_init(struct frame_reader *r);
 void frame_reader_deinit(struct frame_reader *r);

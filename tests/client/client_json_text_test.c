@@ -118,6 +118,29 @@ TEST(the_text_is_that_of_the_tree)
         }
 }
 
+/* Texts are copied by words, of which the last overlaps the one before it. */
+TEST(each_byte_of_a_text_is_examined)
+{
+        for (size_t n = 1; n <= 20; n++)
+                for (size_t at = 0; at < n; at++)
+                        for (unsigned byte = 0; byte < 256; byte++) {
+                                char plain[20];
+                                struct writer w;
+                                struct text text;
+                                for (size_t i = 0; i < n; i++)
+                                        plain[i] = (char)('a' + i);
+                                plain[at] = (char)byte;
+                                writer_init(&w);
+                                writer_strn(&w, plain, n);
+                                bool ok = text_of(&text, w.buf.data, w.buf.size);
+                                ck_assert_int_eq(ok, byte < 0x80);
+                                if (ok)
+                                        ck_assert_str_eq(text.data, text_of_tree(&w));
+                                text_deinit(&text);
+                                writer_deinit(&w);
+                        }
+}
+
 TEST(what_is_cut_short_has_no_text)
 {
         for (uint64_t first = 1; first < 200; first++) {

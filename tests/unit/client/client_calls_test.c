@@ -148,6 +148,127 @@ TEST(the_list_of_models_is_put_together_from_its_pages)
         ck_assert_int_eq(streamer_model_list_get(list, 2, &model), STREAMER_ENOENT);
 }
 
+/* The daemon says first where the next page is, so that it is requested while this one is read. */
+static const struct {
+        const char *verb, *pages, *json;
+} paged[] = {
+        {"ps",
+         "> ps after=0\n< next=10 leases=[{id=1}]\n"
+         "> ps after=10\n< next=20 leases=[{id=2}]\n"
+         "> ps after=20\n< leases=[{id=3}]\n",
+         "{\"leases\":[{\"id\":1},{\"id\":2},{\"id\":3}]}"},
+        /* A page without items is the last. The reply to what was requested beyond it is dropped. */
+        {"ps",
+         "> ps after=0\n< next=10 leases=[{id=1}]\n"
+         "> ps after=10\n< next=20 leases=[]\n"
+         "> ps after=20\n< next=30 leases=[{id=3}]\n",
+         "{\"leases\":[{\"id\":1}]}"},
+        {"ps",
+         "> ps after=0\n< leases=[{id=1}] next=10\n"
+         "> ps after=10\n< leases=[] next=20\n"
+         "> ps after=20\n< leases=[{id=3}]\n",
+         "{\"leases\":[{\"id\":1}]}"},
+        {"list",
+         "> list\n< next=a models=[{name=a}]\n"
+         "> list after=a\n< models=[{name=b}]\n",
+         "{\"models\":[{\"name\":\"a\"},{\"name\":\"b\"}]}"},
+        {"status",
+         "> status\n< next=1 pid=7 loads=[{model=a}] preload=[]\n"
+         "> status after=1\n< pid=8 loads=[{model=b}] preload=[{model=c}]\n",
+         "{\"pid\":7,\"loads\":[{\"model\":\"a\"},{\"model\":\"b\"}],\"preload\":[{\"model\":\"c\"}]}"},
+};
+
+TEST(pages_are_requested_ahead_and_put_together, EACH(paged))
+{
+        client = fake_connect(&fake, format_text("hello\n%s> ping\n< n=1\n", paged[_i].pages));
+        CALL_GIVES(client, paged[_i].verb, NULL, paged[_i].json);
+        CALL_GIVES(client, "ping", NULL, "{\"n\":1}");
+}
+
+/* Text that is not UTF-8 has no JSON. */
+TEST(a_page_that_cannot_be_read_ends_the_call_and_not_the_connection)
+{
+        client = fake_connect(&fake, "hello\n"
+                                     "> ps after=0\n< next=10 leases=[{comm='\xff'}]\n"
+                                     "> ps after=10\n< next=20 leases=[{id=2}]\n"
+                                     "> ping\n< n=1\n");
+        CALL_FAILS(client, "ps", NULL, STREAMER_EPROTO, "ps: the daemon's reply cannot be written as JSON");
+        CALL_GIVES(client, "ping", NULL, "{\"n\":1}");
+}
+
+TEST(an_error_of_a_later_page_is_that_of_the_call)
+{
+        client = fake_connect(&fake, "hello\n"
+                                     "> ps after=0\n< next=10 leases=[{id=1}]\n"
+                                     "> ps after=10\n! limit one page is enough\n"
+                                     "> ping\n< n=1\n");
+        CALL_FAILS(client, "ps", NULL, STREAMER_ELIMIT, "one page is enough");
+        CALL_GIVES(client, "ping", NULL, "{\"n\":1}");
+}
+
+TEST(pages_of_two_generations_are_not_put_together)
+{
+        client = fake_connect(&fake, "hello\n"
+                                     "> show model=m tensors=true\n"
+                                     "< next=1 models=[{name=m generation=1}] tensor_list=[{name=t}]\n"
+                                     "> show model=m tensors=true offset=1\n"
+                                     "< next=2 models=[{name=m generation=2}] tensor_list=[{name=t}]\n"
+                                     "> show model=m tensors=true offset=2\n< models=[]\n"
+                                     "> ping\n< n=1\n");
+        CALL_FAILS(client, "show", "{\"model\":\"m\",\"tensors\":true}", STREAMER_EFAILED,
+                   "show: the model was replaced while it was listed");
+        CALL_GIVES(client, "ping", NULL, "{\"n\":1}");
+}
+
+TEST(a_connection_that_is_lost_between_pages_fails_the_call)
+{
+        client = fake_connect(&fake, "hello\n"
+                                     "> ps after=0\n< next=10 leases=[{id=1}]\n"
+                                     "> ps after=10\nclose\n");
+        CALL_FAILS(client, "ps", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+}
+
+#define LAST_PAGE 20
+
+/* Each page has the number of the one before. */
+static void serve_pages(struct fake_daemon *f)
+{
+        fake_say(f, "hello\n");
+        while (fake_next(f)) {
+                char text[64];
+                uint64_t after = 0;
+                object_u64(&f->request.unpacked.data, "after", &after);
+                if (after < LAST_PAGE)
+                        snprintf(text, sizeof(text), "< next=%" PRIu64 " leases=[%" PRIu64 "]\n", after + 1, after);
+                else
+                        snprintf(text, sizeof(text), "< leases=[%" PRIu64 "]\n", after);
+                fake_say(f, text);
+        }
+}
+
+static void *list_often(void *want)
+{
+        for (unsigned i = 0; i < 50; i++)
+                CALL_GIVES(client, "ps", NULL, want);
+        return NULL;
+}
+
+/* Any of them reads the pages of the others. */
+TEST(threads_list_at_once_on_one_connection)
+{
+        enum { THREADS = 4 };
+        pthread_t threads[THREADS];
+        char want[256] = "{\"leases\":[0";
+        for (unsigned i = 1; i <= LAST_PAGE; i++)
+                snprintf(want + strlen(want), sizeof(want) - strlen(want), ",%u", i);
+        strcat(want, "]}");
+        client = fake_connect_script(&fake, serve_pages);
+        for (size_t i = 0; i < THREADS; i++)
+                must(-pthread_create(&threads[i], NULL, list_often, want));
+        for (size_t i = 0; i < THREADS; i++)
+                pthread_join(threads[i], NULL);
+}
+
 /* ---- events ---- */
 
 TEST(events_right_after_the_subscription_are_queued)

@@ -102,6 +102,29 @@ TEST(a_full_buffer_has_no_space_until_its_frame_is_consumed)
         ck_assert_ptr_nonnull(frame_reader_space(&r, &room));
 }
 
+TEST(space_for_a_whole_frame_is_made_only_for_a_trusted_sender)
+{
+        size_t room;
+        add_header(FRAME_MAX);
+        frame_reader_space(&r, &room);
+        ck_assert_uint_lt(room, 2 * FRAME_FIRST_CAP);
+        frame_reader_deinit(&r);
+        r.ahead = true;
+        add_header(FRAME_MAX / 2);
+        frame_reader_space(&r, &room);
+        ck_assert_uint_eq(room, FRAME_MAX / 2);
+        char *body = must_alloc(FRAME_MAX / 2);
+        add(body, FRAME_MAX / 2);
+        ck_assert_int_eq(next(), 1);
+        ck_assert_int_eq(next(), 0);
+        ck_assert_uint_eq(r.cap, 0);
+        ck_assert(r.ahead);
+        add_header(FRAME_MAX + 1); /* refused, without memory for it */
+        frame_reader_space(&r, &room);
+        ck_assert_uint_lt(room, 2 * FRAME_FIRST_CAP);
+        ck_assert_int_eq(next(), -1);
+}
+
 /* ---- descriptors ---- */
 
 TEST(descriptors_arrive_with_the_bytes_and_close_on_exec)
