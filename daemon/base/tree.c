@@ -3,18 +3,19 @@
 
 void tree_init(struct tree *tree, tree_compare *compare)
 {
-        *tree = (struct tree){.compare = compare, .random = 2463534242u};
+        *tree = (struct tree){.compare = compare};
 }
 
-/* Marsaglia's xorshift: clients choose keys, and no weights. */
-static uint32_t draw_weight(struct tree *tree)
+/* Distinct for distinct nodes, and evenly distributed also for nodes of one array (MurmurHash3's finalizer, which is
+ * invertible). */
+static uint64_t weight_of(const struct tree_node *node)
 {
-        uint32_t x = tree->random;
-        x ^= x << 13;
-        x ^= x >> 17;
-        x ^= x << 5;
-        tree->random = x;
-        return x;
+        uint64_t x = (uintptr_t)node;
+        x ^= x >> 33;
+        x *= UINT64_C(0xff51afd7ed558ccd);
+        x ^= x >> 33;
+        x *= UINT64_C(0xc4ceb9fe1a85ec53);
+        return x ^ x >> 33;
 }
 
 /* The pointer that leads to the node. */
@@ -53,10 +54,11 @@ void tree_insert(struct tree *tree, struct tree_node *node)
                 parent = *link;
                 link = r < 0 ? &parent->left : &parent->right;
         }
-        *node = (struct tree_node){.parent = parent, .weight = draw_weight(tree)};
+        *node = (struct tree_node){.parent = parent};
         *link = node;
         tree->n++;
-        while (node->parent != NULL && node->parent->weight < node->weight)
+        uint64_t weight = weight_of(node);
+        while (node->parent != NULL && weight_of(node->parent) < weight)
                 rotate_up(tree, node);
 }
 
@@ -66,7 +68,7 @@ void tree_remove(struct tree *tree, struct tree_node *node)
                 return;
         require(tree->n > 0);
         while (node->left != NULL && node->right != NULL)
-                rotate_up(tree, node->left->weight > node->right->weight ? node->left : node->right);
+                rotate_up(tree, weight_of(node->left) > weight_of(node->right) ? node->left : node->right);
         struct tree_node *child = node->left != NULL ? node->left : node->right;
         *link_of(tree, node) = child;
         if (child != NULL)

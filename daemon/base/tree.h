@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An intrusive ordered tree: a treap. Nodes have random weights, of which a parent has the larger one, so its depth is
- * logarithmic for every order in which keys arrive, and no operation allocates or fails. An unlinked node is its own
- * parent.
+ * An intrusive ordered tree: a treap. Nodes have weights as if at random, of which a parent has the larger one, so its
+ * depth is logarithmic for every order in which keys arrive, and no operation allocates or fails. A weight follows from
+ * where the node is in memory, which no client chooses, so a node has three words. An unlinked node is its own parent.
  */
 #pragma once
 
@@ -10,7 +10,6 @@
 
 struct tree_node {
         struct tree_node *parent, *left, *right;
-        uint32_t weight;
 };
 
 /* As strcmp(). No two nodes of a tree are equal. */
@@ -19,7 +18,6 @@ typedef int tree_compare(const struct tree_node *a, const struct tree_node *b);
 struct tree {
         struct tree_node *root;
         tree_compare *compare;
-        uint32_t random;
         size_t n;
 };
 
@@ -33,7 +31,7 @@ static inline bool tree_is_linked(const struct tree_node *node)
 {
         return node->parent != node;
 }
-/* One that is in no tree; its key is constant until it is removed. */
+/* One that is in no tree; its key is constant until it is removed, and it does not move. */
 void tree_insert(struct tree *tree, struct tree_node *node);
 /* Accepts one that is in no tree. */
 void tree_remove(struct tree *tree, struct tree_node *node);

@@ -44,8 +44,8 @@ static unsigned depth_of(const struct tree_node *node)
         if (node == NULL)
                 return 0;
         unsigned left = depth_of(node->left), right = depth_of(node->right);
-        ck_assert(node->left == NULL || (node->left->parent == node && node->left->weight <= node->weight));
-        ck_assert(node->right == NULL || (node->right->parent == node && node->right->weight <= node->weight));
+        ck_assert(node->left == NULL || node->left->parent == node);
+        ck_assert(node->right == NULL || node->right->parent == node);
         return 1 + (left > right ? left : right);
 }
 
