@@ -19,20 +19,22 @@ struct device;
 enum page_kind { PAGES_HUGETLB, PAGES_THP, PAGES_4K, PAGES_DEVICE, PAGES_NONE };
 const char *page_kind_name(enum page_kind kind);
 
+#define IPC_SIZE 64
+
 struct segment {
         struct device *device;
         uint64_t size;
         unsigned char *base; /* host address, NULL where the host cannot write there */
         int fd;              /* the handle that clients map; -1: it is `ipc` */
         enum page_kind pages;
-        uint64_t small_bytes;  /* restored: bytes without the huge pages of `pages`; see segment_small_bytes() */
-        bool lent;             /* of the host: a client may write to it, until seal() */
-        unsigned char ipc[64]; /* the handle where it is no descriptor */
+        unsigned char *ipc;   /* the handle where it is no descriptor: IPC_SIZE bytes, malloc'd */
+        uint64_t small_bytes; /* restored: bytes without the huge pages of `pages`; see segment_small_bytes() */
         /* The device's own. */
         uint64_t address, allocation;
         struct collapse *collapse;
         uint64_t held;  /* of the host, atomic: bytes that have their memory */
         int writing_fd; /* lent: the descriptor for writing, if the handle is one for reading */
+        bool lent;      /* of the host: a client may write to it, until seal() */
 };
 
 /* Host memory, and its destination. */

@@ -145,79 +145,80 @@ struct change_link {
         bool removal;    /* of a name, else a generation's */
 };
 
+/* Its members are grouped so that none is padded: a host may have ten thousand. */
 struct generation {
-        unsigned magic;               /* GENERATION_MAGIC */
-        struct list link;             /* in resident->generations, oldest first */
-        struct list in_state;         /* in resident->in_state[state] */
-        struct tree_node by_number;   /* in resident->by_number, once it has one */
-        struct tree_node by_identity; /* in resident->by_identity, once it has one */
-        struct list reap;             /* in resident->reap: something that held it back has ended */
-        uint64_t sequence;            /* in resident->generations, ascending; never reused */
+        unsigned magic; /* GENERATION_MAGIC */
+        enum generation_state state;
+        uint64_t sequence; /* in resident->generations, ascending; never reused */
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
-        enum generation_state state;
         struct list names;
         struct model_name *last_name; /* that was removed; NULL: none */
         char *source;                 /* canonical */
-        struct source_identity identity;
-        const struct caller *caller; /* for whom it was loaded: generation_set_caller() */
-        char *pattern;               /* of the files of ranks; NULL: replicas */
-        /* It was not loaded: a client made it (daemon/publish); else NULL. Constant while it is ready. */
-        struct published *published;
-        struct encryption *encryption;    /* of its files, or of the model that it was made from; NULL: none */
-        struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
-        struct quota_charge model_charge; /* one model, to the same user */
-        struct source_notes *notes;       /* of its load; NULL: none, or not known after a restart */
-        struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
-        bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
-        unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */
-
-        unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
         struct device *device;
         struct segment *segments; /* generation_make_segments() */
         unsigned n_segments;
-        uint64_t charged;               /* bytes taken from the device's budget */
-        struct table manifest, arrival; /* arrival: while it loads */
-
+        unsigned rank, n_ranks;   /* n_ranks 0: not one of several ranks */
+        enum model_origin origin; /* of its bytes */
+        uint64_t charged;         /* bytes taken from the device's budget */
         uint64_t data_bytes, n_tensors;
         unsigned char digest[DIGEST_SIZE];
         uint64_t load_ns;
-        enum model_origin origin; /* of its bytes */
-        bool stale;               /* its store could not be asked for the present version */
-        struct disk_write *write; /* reads its memory for the disk cache, a reference; NULL: nothing does */
-        struct stages stages;     /* of its load; zeroes where it was not read: restored, or from the host cache */
-        struct error *error;      /* generation_error() */
-        struct end_reason end;    /* set before its names are removed */
-
+        struct stages stages; /* of its load; zeroes where it was not read: restored, or from the host cache */
         struct list leases;
         unsigned n_leases;
         unsigned refs; /* of work that may touch the memory: the load, a verify */
-        bool releasing;
-        bool queued;              /* loading: its load waits for memory */
-        unsigned char idle_place; /* enum idle_place */
-
         struct model_settings settings;
-        uint64_t drained_by_ns; /* draining: it is unloaded by force then; 0: never */
-        uint64_t last_used_ns;  /* load, attach, detach */
+        uint64_t last_used_ns;       /* load, attach, detach */
+        uint64_t deadline_ns;        /* as it is in the tree of idle.c */
+        uint64_t drained_by_ns;      /* draining: it is unloaded by force then; 0: never */
+        struct error *error;         /* generation_error() */
+        const struct caller *caller; /* for whom it was loaded: generation_set_caller() */
+        /* It was not loaded: a client made it (daemon/publish); else NULL. Constant while it is ready. */
+        struct published *published;
+        struct encryption *encryption; /* of its files, or of the model that it was made from; NULL: none */
+        struct source_notes *notes;    /* of its load; NULL: none, or not known after a restart */
+
+        bool releasing;
+        bool queued;                 /* loading: its load waits for memory */
+        bool stale;                  /* its store could not be asked for the present version */
+        bool has_identity, verified; /* verified: files matched published SHA-256 digests */
+        bool reported;               /* a change of it was: its end is, too */
+        bool full_logged;            /* the lack of capacity in the fd store was logged */
+        bool was_shared;             /* DEVICE_SHARED_WRITABLE: with processes of the user `shared_by` */
+        unsigned char idle_place;    /* enum idle_place */
+        unsigned char stored;        /* enum stored_state, set by generation_set_stored() alone */
+        unsigned n_fallbacks;        /* names of newer generations that have it as their fallback */
+        uid_t shared_by;
+
+        struct list link;             /* in resident->generations, oldest first */
+        struct list in_state;         /* in resident->in_state[state] */
+        struct list reap;             /* in resident->reap: something that held it back has ended */
+        struct tree_node by_number;   /* in resident->by_number, once it has one */
+        struct tree_node by_identity; /* in resident->by_identity, once it has one */
+        struct source_identity identity;
+        struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
+        unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */
+        char *pattern;                    /* of the files of ranks; NULL: replicas */
+        struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
+        struct quota_charge model_charge; /* one model, to the same user */
+        struct table manifest, arrival;   /* arrival: while it loads */
+        struct disk_write *write;         /* reads its memory for the disk cache, a reference; NULL: nothing does */
+        struct end_reason end;            /* set before its names are removed */
+
         /* As it is in the trees of idle.c. */
         struct tree_node by_value, by_deadline;
-        uint64_t idle_bytes, idle_priority, idle_since_ns, deadline_ns;
+        uint64_t idle_bytes, idle_priority, idle_since_ns;
         struct host_copy *copy; /* cached: the copy in host memory; else NULL */
         uint64_t dropped_ns;    /* draining or failed since */
         struct work work;       /* the release */
 
         /* What higher modules keep for it: tables of their own would need a look-up at each change. */
         struct change_link change;
-        bool reported;                   /* a change of it was: its end is, too */
         struct list in_persist;          /* in persist->changed, or ->waiting for capacity */
         uint64_t row_facts, lease_facts; /* of which persist has made rows: hashes */
         struct persisted *persisted;     /* its entry in the fd store; its memory is freed only after that */
-        enum stored_state stored;        /* set by generation_set_stored() alone */
-        unsigned n_fallbacks;            /* names of newer generations that have it as their fallback */
-        bool full_logged;                /* the lack of capacity in the store was logged */
         struct list in_unchecked;        /* in resident->unchecked: restored, and its bytes not compared since */
-        bool was_shared;                 /* DEVICE_SHARED_WRITABLE: with processes of this user */
-        uid_t shared_by;
 };
 
 static inline bool generation_drains(const struct generation *generation)

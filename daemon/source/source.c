@@ -167,11 +167,20 @@ int source_identity_sample(const struct source_set *set, struct source_identity 
         return r;
 }
 
+/* One allocation, since a model has it as long as it is resident: behind the files their digests and names. */
 struct source_files *source_files_new(const struct source_set *set)
 {
-        struct source_files *files = calloc(1, sizeof(*files) + set->n_objects * sizeof(files->v[0]));
+        size_t digests = 0, names = 0;
+        for (size_t i = 0; i < set->n_objects; i++) {
+                digests += set->objects[i].has_sha256;
+                names += strlen(object_name(&set->objects[i])) + 1;
+        }
+        struct source_files *files =
+                calloc(1, sizeof(*files) + set->n_objects * sizeof(files->v[0]) + digests * SHA256_SIZE + names);
         if (files == NULL)
                 return NULL;
+        unsigned char *digest = (unsigned char *)&files->v[set->n_objects];
+        char *name = (char *)digest + digests * SHA256_SIZE;
         struct hash sums;
         files->refs = 1;
         hash_init(&sums);
@@ -184,12 +193,13 @@ struct source_files *source_files_new(const struct source_set *set)
                 hash_final(&hash, file->identity);
                 file->bytes = object->version.size;
                 file->mtime_ns = object->version.mtime_ns;
-                file->has_sha256 = object->has_sha256;
-                memcpy(file->sha256, object->sha256, sizeof(file->sha256));
-                hash_update(&sums, file->sha256, sizeof(file->sha256));
-                file->name = strdup(object_name(object));
-                if (file->name == NULL)
-                        return source_files_free(files);
+                hash_update(&sums, object->sha256, SHA256_SIZE);
+                if (object->has_sha256) {
+                        file->sha256 = memcpy(digest, object->sha256, SHA256_SIZE);
+                        digest += SHA256_SIZE;
+                }
+                file->name = strcpy(name, object_name(object));
+                name += strlen(name) + 1;
         }
         hash_final(&sums, files->sums);
         return files;
@@ -206,8 +216,6 @@ struct source_files *source_files_free(struct source_files *files)
 {
         if (files == NULL || __atomic_sub_fetch(&files->refs, 1, __ATOMIC_ACQ_REL) > 0)
                 return NULL;
-        for (size_t i = 0; i < files->n; i++)
-                free(files->v[i].name);
         free(files);
         return NULL;
 }
@@ -279,10 +287,12 @@ int source_sum_differs(const unsigned char published[32], const unsigned char re
 
 int source_files_compare_sums(const struct source_files *before, const struct source_files *now, struct error *error)
 {
+        static const unsigned char none[SHA256_SIZE];
         for (size_t i = 0; i < now->n; i++) {
                 const struct source_file *file = &now->v[i], *old = source_files_find(before, file->name);
-                if (old != NULL && old->has_sha256 && memcmp(old->sha256, file->sha256, sizeof(file->sha256)) != 0)
-                        return source_sum_differs(file->sha256, old->sha256, file->name, error);
+                const unsigned char *sum = file->sha256 ?: none;
+                if (old != NULL && old->sha256 != NULL && memcmp(old->sha256, sum, SHA256_SIZE) != 0)
+                        return source_sum_differs(sum, old->sha256, file->name, error);
         }
         return 0;
 }

@@ -201,17 +201,17 @@ bool source_is_weak(const struct source_set *set);
 int source_identity_sample(const struct source_set *set, struct source_identity *identity, struct error *error);
 
 /* The files that a model was loaded from, for a comparison with others. Immutable; shared by threads. */
+#define SHA256_SIZE 32
 struct source_file {
-        char *name; /* in the source's folder */
+        const char *name; /* in the source's folder */
         uint64_t bytes, mtime_ns;
         unsigned char identity[16];
-        unsigned char sha256[32]; /* published, where has_sha256 */
-        bool has_sha256;
+        const unsigned char *sha256; /* published; NULL: none */
 };
 struct source_files {
-        unsigned refs;          /* atomic */
+        unsigned refs; /* atomic */
+        unsigned n;
         unsigned char sums[16]; /* over the published digests of all */
-        size_t n;
         struct source_file v[];
 };
 struct source_files *source_files_new(const struct source_set *set); /* NULL: no memory */

@@ -141,13 +141,21 @@ static int alloc_ipc(struct cuda_device *d, struct segment *segment, struct erro
                 CUDA_RELEASE(d, cudaFree, pointer);
                 return r;
         }
+        segment->ipc = malloc(IPC_SIZE);
+        if (segment->ipc == NULL) {
+                CUDA_RELEASE(d, cudaFree, pointer);
+                return error_no_memory(error);
+        }
         segment->address = (uintptr_t)pointer;
-        memcpy(segment->ipc, handle.bytes, sizeof(segment->ipc));
+        _Static_assert(sizeof(handle.bytes) == IPC_SIZE, "the handle of a segment is CUDA's");
+        memcpy(segment->ipc, handle.bytes, IPC_SIZE);
         return 0;
 }
 
 static void release_ipc(struct cuda_device *d, struct segment *segment)
 {
+        free(segment->ipc);
+        segment->ipc = NULL;
         CUDA_RELEASE(d, cudaFree, (void *)(uintptr_t)segment->address);
 }
 

@@ -29,7 +29,7 @@ void reply_ring(struct writer *writer, const void *server);
 /* How a client maps a segment. `n`: the number of its descriptor in the reply. */
 #define REPLY_SEGMENT(segment, n)                                                                                      \
         kstr("kind", (segment)->device->handles),                                                                      \
-                (segment)->fd >= 0 ? ku64("fd", n) : kbin("handle", (segment)->ipc, sizeof((segment)->ipc)),           \
+                (segment)->fd >= 0 ? ku64("fd", n) : kbin("handle", (segment)->ipc, IPC_SIZE),                         \
                 ku64("size", (segment)->size), ku64("offset", 0), kstr("uuid", (segment)->device->uuid)
 /* A struct load_progress, for the load's watchers and for `status`. */
 #define REPLY_PROGRESS(p)                                                                                              \
