@@ -4,7 +4,6 @@
 #include "proto/manifest.h"
 
 #include <endian.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #define XXH_STATIC_LINKING_ONLY /* the size of the state */
@@ -26,8 +25,12 @@ static void canonical(XXH128_hash_t hash, unsigned char digest[DIGEST_SIZE])
 
 void hex_encode(char *out, const unsigned char *bytes, size_t n)
 {
-        for (size_t i = 0; i < n; i++)
-                snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+        static const char digits[16] = "0123456789abcdef";
+        for (size_t i = 0; i < n; i++) {
+                out[2 * i] = digits[bytes[i] >> 4];
+                out[2 * i + 1] = digits[bytes[i] & 15];
+        }
+        out[2 * n] = '\0';
 }
 
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE])
