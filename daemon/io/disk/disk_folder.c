@@ -6,12 +6,14 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/text.h"
+#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -22,16 +24,27 @@
 #define DATA "data"
 #define ENTRY "entry"
 #define NEW "new."
+/* Beside the one that scans: each waits for the disk as long as its inodes are not cached. */
+#define SCAN_THREADS 3
 #define RECORD_MAX (DISK_RECORD_HEAD_MAX + DISK_RECORD_SUMS_MAX * DIGEST_SIZE)
 
 /* "ID", or "ID/FILE". */
 #define ENTRY_PATH (DISK_NAME_SIZE + 8)
+static const char *named_path(char out[ENTRY_PATH], const char *name, const char *file)
+{
+        require(strlen(name) == DISK_NAME_SIZE - 1);
+        strcpy(out, name);
+        if (file == NULL)
+                return out;
+        out[DISK_NAME_SIZE - 1] = '/';
+        strcpy(out + DISK_NAME_SIZE, file);
+        return out;
+}
 static const char *entry_path(char out[ENTRY_PATH], const unsigned char id[DISK_ID_SIZE], const char *file)
 {
-        hex_encode(out, id, DISK_ID_SIZE);
-        if (file != NULL)
-                snprintf(out + DISK_NAME_SIZE - 1, ENTRY_PATH - DISK_NAME_SIZE + 1, "/%s", file);
-        return out;
+        char name[DISK_NAME_SIZE];
+        hex_encode(name, id, DISK_ID_SIZE);
+        return named_path(out, name, file);
 }
 
 static int failed(struct error *error, const struct disk_folder *folder, const char *what)
@@ -138,55 +151,104 @@ static bool is_id(const char *name)
 }
 
 /* The head of the record, and the sizes of both files. */
-static bool examine(const struct disk_folder *folder, const char *name, unsigned char *buffer, struct disk_found *found)
+static bool examine(const struct disk_folder *folder, const char *name, struct disk_found *found)
 {
+        unsigned char head[DISK_RECORD_HEAD_MAX];
         char path[ENTRY_PATH], id[DISK_NAME_SIZE];
         struct stat entry, data;
         struct disk_record *record = &found->record;
         *record = (struct disk_record){.size = 0};
         if (!is_id(name))
                 return false;
-        snprintf(path, sizeof(path), "%.*s/" ENTRY, DISK_NAME_SIZE - 1, name);
-        cleanup_close int fd = openat(folder->objects, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        ssize_t n = fd >= 0 ? TEMP_FAILURE_RETRY(pread(fd, buffer, DISK_RECORD_HEAD_MAX, 0)) : -1;
-        if (n < 0 || fstat(fd, &entry) < 0 || !disk_record_decode_head(record, buffer, (size_t)n))
+        cleanup_close int fd =
+                openat(folder->objects, named_path(path, name, ENTRY), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? TEMP_FAILURE_RETRY(pread(fd, head, sizeof(head), 0)) : -1;
+        if (n < 0 || fstat(fd, &entry) < 0 || !disk_record_decode_head(record, head, (size_t)n))
                 return false;
         hex_encode(id, record->id, DISK_ID_SIZE);
-        snprintf(path, sizeof(path), "%.*s/" DATA, DISK_NAME_SIZE - 1, name);
         found->used_ns = (uint64_t)entry.st_mtim.tv_sec * SECOND + (uint64_t)entry.st_mtim.tv_nsec;
         return strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
-               fstatat(folder->objects, path, &data, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(data.st_mode) &&
-               (uint64_t)data.st_size == record->size;
+               fstatat(folder->objects, named_path(path, name, DATA), &data, AT_SYMLINK_NOFOLLOW) == 0 &&
+               S_ISREG(data.st_mode) && (uint64_t)data.st_size == record->size;
+}
+
+/* What the threads of a scan share. */
+struct scan {
+        const struct disk_folder *folder;
+        disk_found_fn *take;
+        void *context;
+        const bool *stop;
+        pthread_mutex_t mutex; /* guards what follows, and take() */
+        DIR *dir;
+        uint64_t removed;
+};
+
+_Static_assert(sizeof(((struct dirent *)0)->d_name) <= NAME_MAX + 1, "a name of a folder fits");
+
+/* The next one; false: there is none. */
+static bool next_name(struct scan *scan, char name[NAME_MAX + 1])
+{
+        lock_scope(&scan->mutex);
+        for (const struct dirent *e; !load_relaxed(scan->stop) && (e = readdir(scan->dir)) != NULL;)
+                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+                        strcpy(name, e->d_name);
+                        return true;
+                }
+        return false;
+}
+
+static void scan_names(struct scan *scan)
+{
+        char name[NAME_MAX + 1];
+        while (next_name(scan, name)) {
+                struct disk_found found = {.context = scan->context};
+                bool is_entry = examine(scan->folder, name, &found);
+                if (!is_entry)
+                        remove_named(scan->folder, name);
+                pthread_mutex_lock(&scan->mutex);
+                if (is_entry)
+                        scan->take(&found);
+                else
+                        scan->removed++;
+                pthread_mutex_unlock(&scan->mutex);
+                disk_record_deinit(&found.record);
+        }
+}
+
+static void *scan_beside(void *arg)
+{
+        thread_begin("disk-scan");
+        scan_names(arg);
+        return NULL;
+}
+
+/* The threads that cannot be started are not needed. */
+static void scan_by_threads(struct scan *scan)
+{
+        pthread_t threads[SCAN_THREADS];
+        size_t n = 0;
+        while (n < SCAN_THREADS && thread_start(&threads[n], NULL, scan_beside, scan) == 0)
+                n++;
+        scan_names(scan);
+        while (n > 0)
+                pthread_join(threads[--n], NULL);
 }
 
 uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take, void *context, const bool *stop)
 {
-        struct disk_found found = {.context = context};
-        uint64_t removed = 0;
-        cleanup_free unsigned char *buffer = malloc(DISK_RECORD_HEAD_MAX);
+        struct scan scan = {.folder = folder, .take = take, .context = context, .stop = stop};
         int fd = openat(folder->objects, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-        if (buffer == NULL || dir == NULL) {
+        scan.dir = fd >= 0 ? fdopendir(fd) : NULL;
+        if (scan.dir == NULL) {
                 log_error("disk cache: %s: cannot be listed: %s", folder->path, strerror(errno));
-                if (dir != NULL)
-                        closedir(dir);
-                else
-                        close_p(&fd);
+                close_p(&fd);
                 return 0;
         }
-        for (const struct dirent *e; !load_relaxed(stop) && (e = readdir(dir)) != NULL;) {
-                if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-                        continue;
-                if (examine(folder, e->d_name, buffer, &found)) {
-                        take(&found);
-                } else {
-                        remove_named(folder, e->d_name);
-                        removed++;
-                }
-                disk_record_deinit(&found.record);
-        }
-        closedir(dir);
-        return removed;
+        pthread_mutex_init(&scan.mutex, NULL);
+        scan_by_threads(&scan);
+        pthread_mutex_destroy(&scan.mutex);
+        closedir(scan.dir);
+        return scan.removed;
 }
 
 /* ---- reading ---- */

@@ -18,7 +18,8 @@
  * removes both, and what has another size than its record says. A scan compares no bytes of `data`: they are compared
  * whenever they are read.
  *
- * Nothing here knows of budgets or locks; an entry is written, or removed, by one thread at a time.
+ * Nothing here knows of budgets or locks; an entry is written, or removed, by one thread at a time. A scan has threads
+ * of its own, which end with it.
  */
 #pragma once
 
@@ -40,8 +41,8 @@ void disk_folder_deinit(struct disk_folder *folder);
 /* Of its file system; false: not known. */
 bool disk_folder_space(const struct disk_folder *folder, uint64_t *free_bytes, uint64_t *total);
 
-/* Calls found() for each entry, whose record (without sums) it may take over by zeroing it. Removes what is none, and
- * returns how many of these there were. */
+/* Calls found() for each entry, on several threads in turn; it may take the record (without sums) over by zeroing it.
+ * Removes what is none, and returns how many of these there were. */
 struct disk_found {
         struct disk_record record;
         uint64_t used_ns; /* since 1970 */

@@ -6,6 +6,7 @@
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -237,4 +238,33 @@ TEST(of_a_thousand_entries_those_are_evicted_that_were_used_least_recently)
                 ck_assert_msg(has_number(n) == (n * 389 % MANY >= 300), "entry %u", n);
         disk_cache_usage(cache, &usage);
         ck_assert_uint_eq(usage.entries, MANY - 300 + 1);
+}
+
+#define SOME 200u
+
+TEST(entries_among_leftovers_are_found_and_the_leftovers_removed)
+{
+        struct disk_usage usage;
+        cache = disk_cache_free(cache);
+        for (uint32_t n = 0; n < SOME; n++) {
+                leave_entry(n);
+                if (n % 3 == 0)
+                        must(mkdir(suite_path("cache-%d/objects/new.%u", (int)getpid(), n), 0700));
+        }
+        for (uint32_t n = 0; n < SOME; n += 4) {
+                char id[DISK_NAME_SIZE];
+                hex_encode(id, (unsigned char[DISK_ID_SIZE]){(unsigned char)n, (unsigned char)(n >> 8)}, DISK_ID_SIZE);
+                must(unlink(suite_path("cache-%d/objects/%s/entry", (int)getpid(), id)));
+        }
+        open_cache(UINT64_MAX);
+        disk_cache_usage(cache, &usage);
+        ck_assert_uint_eq(usage.entries, SOME - SOME / 4);
+        for (uint32_t n = 0; n < SOME; n++)
+                ck_assert_msg(has_number(n) == (n % 4 != 0), "entry %u", n);
+        unsigned folders = 0;
+        DIR *dir = opendir(suite_path("cache-%d/objects", (int)getpid()));
+        for (struct dirent *e; (e = readdir(dir)) != NULL;)
+                folders += e->d_name[0] != '.';
+        closedir(dir);
+        ck_assert_uint_eq(folders, usage.entries);
 }
