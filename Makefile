@@ -225,7 +225,7 @@ ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	residency scale sources http_round_trips published published_base encrypted disk_cache
 # What needs Swift, Ceph, fake-gcs-server, clients of Azure, Prometheus, helm, zsh, fish, tools that make file systems, network namespaces or a container with systemd:
 # make check-servers.
-SERVERS := azure_clients gcs_fake images kubernetes nodes promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+SERVERS := azure_clients full_disk gcs_fake images kubernetes nodes promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What needs built packages and systems for them: make check-packages.
 PACKAGED := tests/integration/packages/debian_packages

@@ -12,6 +12,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 static struct endpoint store;
@@ -169,6 +171,23 @@ static inline void restart(void)
         start();
 }
 
+/* ---- file systems ---- */
+
+/* A reason why the test's process cannot have mounts of its own; NULL: it can. */
+static inline const char *mounts_unavailable(void)
+{
+        pid_t pid = must(fork());
+        if (pid == 0)
+                _exit(unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0);
+        return child_wait(pid) ? "no mount namespace here" : NULL;
+}
+
+static inline void begin_mounts(void)
+{
+        must(unshare(CLONE_NEWNS));
+        must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
+}
+
 /* ---- what is stored ---- */
 
 static inline uint64_t disk_number(const char *key)
@@ -238,4 +257,18 @@ static inline unsigned each_stored(const char *file, void (*use)(const char *pat
         if (dir)
                 closedir(dir);
         return n;
+}
+
+/* There are n entries, which are whole, and nothing else. */
+static inline void check_entries(uint64_t n)
+{
+        unsigned folders = 0;
+        DIR *dir = opendir(format_text("%s/objects", cache_path()));
+        for (struct dirent *e; (e = readdir(dir)) != NULL;)
+                folders += e->d_name[0] != '.';
+        closedir(dir);
+        ck_assert_uint_eq(disk_number("entries"), n);
+        ck_assert_uint_eq(folders, n);
+        ck_assert_uint_eq(each_stored("entry", NULL), n);
+        ck_assert_uint_eq(each_stored("data", NULL), n);
 }

@@ -5,8 +5,6 @@
  */
 #include "tests/integration/disk_fixture.h"
 
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/statvfs.h>
 
 static struct model *models[3];
@@ -16,18 +14,9 @@ static const char *source(int i)
         return format_text("s3://b/m%d/model.safetensors", i);
 }
 
-static const char *mounts_unavailable(void)
-{
-        pid_t pid = must(fork());
-        if (pid == 0)
-                _exit(unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0);
-        return child_wait(pid) ? "no mount namespace here" : NULL;
-}
-
 static void begin(void)
 {
-        must(unshare(CLONE_NEWNS));
-        must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
+        begin_mounts();
         begin_store();
         for (int i = 0; i < 3; i++) {
                 models[i] = model_mixed(70 + (uint64_t)i, 4 << 20);
