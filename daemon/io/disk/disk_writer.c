@@ -2,10 +2,12 @@
 #include "daemon/io/disk/disk_writer.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/io/readback.h"
 
 #include <semaphore.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -555,6 +557,7 @@ static enum step file_write(struct disk_writer *writer, struct disk_write *write
         uint64_t n = whole ? round_up(gather.n, DISK_PAGE) : round_down(gather.n, DISK_PAGE);
         if (whole)
                 memset(writer->buffer + gather.n, 0, n - gather.n);
+        require(n <= BUFFER);
         r = r ?: disk_new_write(&file->new, writer->buffer, file->done, n, &error);
         if (r < 0) {
                 give_up(writer, file, REASON_IO, error.text);
@@ -692,6 +695,17 @@ static void *writer_main(void *arg)
         return NULL;
 }
 
+/* In huge pages, if the kernel has some: a write pins each page of the buffer, and of a thousand small ones that, and
+ * the misses of the copy, take a third of the thread's time. Page-aligned in any case. */
+static unsigned char *buffer_new(void)
+{
+        uint64_t align = machine_pages.huge <= BUFFER ? machine_pages.huge : DISK_PAGE;
+        unsigned char *buffer = aligned_alloc(align, BUFFER);
+        if (buffer != NULL)
+                madvise(buffer, BUFFER, MADV_HUGEPAGE);
+        return buffer;
+}
+
 int disk_writer_new(struct disk_writer **out, struct disk_cache *cache, struct reader *reader, struct error *error)
 {
         struct disk_writer *writer = calloc(1, sizeof(*writer));
@@ -702,7 +716,7 @@ int disk_writer_new(struct disk_writer **out, struct disk_cache *cache, struct r
         pthread_mutex_init(&writer->mutex, NULL);
         pthread_cond_init(&writer->end, NULL);
         sem_init(&writer->call, 0, 0);
-        writer->buffer = aligned_alloc(DISK_PAGE, BUFFER + DISK_PAGE);
+        writer->buffer = buffer_new();
         writer->ended = false;
         if (writer->buffer == NULL || thread_start(&writer->thread, NULL, writer_main, writer) != 0) {
                 writer->ended = true;
