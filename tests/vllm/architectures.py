@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ _SIZE = {
 }  # fmt: skip
 _KV = {"num_key_value_heads": 4}
 _HEADS = {**_KV, "head_dim": 32}
+_TOKENIZER = {"skip_tokenizer_init": False}  # vLLM offers to score by embeddings, for which it needs one
 _EXPERTS = {**_KV, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
 
 
@@ -70,10 +72,12 @@ ARCHITECTURES = {
     ),
     "Mamba2": _causal("Mamba2", head_dim=64, num_heads=8, n_groups=1, state_size=16),
     "Qwen3Next": _causal("Qwen3Next", **_EXPERTS, head_dim=32, shared_expert_intermediate_size=128,
-                         linear_num_value_heads=8, linear_num_key_heads=4, linear_key_head_dim=32, linear_value_head_dim=32,
+                         linear_num_value_heads=8, linear_num_key_heads=4, linear_key_head_dim=128, linear_value_head_dim=128,
                          full_attention_interval=2),
-    "Bert": Architecture("BertConfig", "BertModel", {}, {"runner": "pooling"}),
-    "Qwen3, embedding": Architecture("Qwen3Config", "Qwen3ForCausalLM", _HEADS, {"runner": "pooling", "convert": "embed"}),
+    "Bert": Architecture("BertConfig", "BertModel", {}, {"runner": "pooling", **_TOKENIZER}),
+    "Qwen3, embedding": Architecture(
+        "Qwen3Config", "Qwen3ForCausalLM", _HEADS, {"runner": "pooling", "convert": "embed", **_TOKENIZER}
+    ),
     "Llama, classification": Architecture(
         "LlamaConfig", "LlamaForSequenceClassification", {**_KV, "num_labels": 3}, {"runner": "pooling"}
     ),
@@ -90,6 +94,9 @@ def write_architecture(folder: Path, architecture: Architecture) -> None:
         if parameter.dim() == 1 or name.endswith("A_log"):  # of norms, biases: else all equal
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name or "ln_" in name else 0.0, 0.05)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if not architecture.engine.get("skip_tokenizer_init", True):
+        words = tokenizers.models.WordLevel({str(i): i for i in range(_SIZE["vocab_size"])}, unk_token="0")
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words)).save_pretrained(folder)
 
 
 # ---- quantisations of a Llama ----
