@@ -57,6 +57,7 @@ from streamerd._views import TorchViews
 
 _MARK = "streamerd_publish"  # in additional_config, which the key of the compile cache covers
 _KEEPS = "_streamerd_keeps_weight"  # of a layer; its value is for packing it after all
+_CONVOLUTION = "_cpu_unpacked_conv_weight"  # of a layer: its weight was that of a convolution, which vLLM has packed
 # Each engine has its own copy of what is this small: scales, which vLLM writes to, and which may be mapped for reading.
 _SMALL = 4096
 _VARIANTS = 8  # models of one source that differ in more than the fields of the key
@@ -220,7 +221,8 @@ def undone_on_failure(config: VllmConfig) -> Iterator[None]:
 class _Dispatch:
     """In place of vLLM's function that packs a linear layer's weights on a CPU.
 
-    A layer that was processed while `keeps` was set keeps its weights, also when it is processed again (reload_weights).
+    A linear layer that was processed while `keeps` was set keeps its weights, also when it is processed again
+    (reload_weights). vLLM gives the function convolutions, too, whose kernels take packed weights alone: these are packed, once.
     """
 
     def __init__(self, pack: Callable[[Any, bool], None]) -> None:
@@ -228,6 +230,11 @@ class _Dispatch:
         self.keeps = False
 
     def __call__(self, layer: Any, remove_weight: bool) -> None:
+        if layer.weight.dim() != 2:
+            self.pack(layer, remove_weight)
+            return
+        if hasattr(layer, _CONVOLUTION):
+            return
         if self.keeps:
             setattr(layer, _KEEPS, remove_weight)
         if hasattr(layer, _KEEPS):
