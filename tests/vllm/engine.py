@@ -22,6 +22,8 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,19 +65,24 @@ import vllm.model_executor.model_loader as model_loader  # noqa: E402
 from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
 
 
+def resident_peak() -> int:
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM:"))
+
+
 class Loads:
     """Time that load_weights() of any loader takes, and what this package's loader logs.
 
-    Where `whole` is set: the time of load_model(), which builds the model and post-processes its weights, too, and the
-    memory that the process has more when each page of the weights has been read.
+    Where `whole` is set: of load_model(), which builds the model and post-processes its weights, too, and of its parts: the
+    time, the time of processors, and the peak of memory over that at its begin; and the memory that the process has more when
+    each page of the weights has been read.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.timed = False
         self.whole = False
-        self.model_seconds = 0.0
-        self.published_seconds = 0.0
+        self.parts: dict[str, dict[str, float]] = {}
         self.more: dict[str, int] = {}
         self.loader: Any = None  # None where workers of their own load
         self.lines: list[str] = []
@@ -102,27 +109,50 @@ class Loads:
             loader.load_model = functools.partial(self._load_model, loader.load_model)
         return loader
 
+    @contextmanager
+    def _timed_part(self, name: str) -> Iterator[None]:
+        """Parts that lie in each other share the peak, which the inner one begins anew."""
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")  # the peak is what it is now
+        resident = resident_peak()
+        began, cpu = time.perf_counter(), time.process_time()
+        yield
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        self.parts[name] = {"seconds": seconds, "cpu": cpu, "peak": resident_peak() - resident}
+
     def _load_model(self, load: Any, *arguments: Any, **more: Any) -> Any:
         from streamerd import _publish
+        from streamerd._engines import vllm_proof
 
         publish = _publish.publish_items
 
-        def publish_items(*items: Any) -> None:  # the proof included
-            began = time.perf_counter()
-            publish(*items)
-            self.published_seconds = time.perf_counter() - began
+        def publish_items(*items: Any) -> None:
+            with self._timed_part("publishing"):
+                publish(*items)
 
-        self.published_seconds = 0.0
+        class Proof(vllm_proof.Proof):
+            def __init__(proof, *arguments: Any) -> None:
+                with self._timed_part("proof, before"):
+                    super().__init__(*arguments)
+
+            def __call__(proof, *arguments: Any) -> Any:
+                with self._timed_part("proof, after"):
+                    return super().__call__(*arguments)
+
+        patched = ((_publish, "publish_items", publish_items), (vllm_proof, "Proof", Proof))
+        originals = [(holder, name, getattr(holder, name)) for holder, name, _ in patched]
+        self.parts = {}
         if held is not None:
             held.close()
         before = memory()
-        _publish.publish_items = publish_items
-        began = time.perf_counter()
+        for holder, name, value in patched:
+            setattr(holder, name, value)
         try:
-            model = load(*arguments, **more)
+            with self._timed_part("model"):
+                model = load(*arguments, **more)
         finally:
-            _publish.publish_items = publish
-        self.model_seconds = time.perf_counter() - began
+            for holder, name, value in originals:
+                setattr(holder, name, value)
         for tensor in model.parameters():
             tensor.data.view(-1).view(torch.uint8)[:: mmap.PAGESIZE].sum()
         self.more = {name: size - before[name] for name, size in memory().items()}
@@ -165,7 +195,7 @@ def start(
     own = getattr(loads.loader, "_own_seconds", None)
     result = {"seconds": loads.seconds, "own_seconds": own, "log": loads.lines}
     if whole:
-        result |= {"model": loads.model_seconds, "published": loads.published_seconds, "more": loads.more}
+        result |= {"model": loads.parts["model"]["seconds"], "parts": loads.parts, "more": loads.more}
     return result
 
 
@@ -357,6 +387,16 @@ def break_proof(difference: str) -> None:
     patch(vllm_proof, "complete", completing)
 
 
+def refuse(reason: str) -> None:
+    """A model is refused before a tensor is moved."""
+    from streamerd._engines import vllm_proof
+
+    def refusing(*model: Any) -> None:
+        raise vllm_proof.NotPublishable(reason)
+
+    patch(vllm_proof, "require_movable", refusing)
+
+
 def break_commit() -> None:
     """Lets the commit fail that ends a publication."""
     from streamerd._publication import Publication
@@ -431,7 +471,7 @@ METHODS = {
     f.__name__: f
     for f in (
         start, tokens, answers, adapter, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_proof,
-        break_commit, colour, repair, die, packed, is_marked,
+        break_commit, colour, refuse, repair, die, packed, is_marked,
     )  # fmt: skip
 }
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, ONLINE, QUANTISATIONS, write_architecture, write_quantised
 from processes import Daemon, Engine, EngineError
-from test_vllm_publish import ATTACHED, PUBLISHED, published_of, publishing
+from test_vllm_publish import ATTACHED, FROM_FILES, PUBLISHED, published_of, publishing
 
 NOT_PUBLISHED = "was not published: "
 
@@ -25,6 +25,11 @@ REFUSED = {
     "Mamba2": "from run to run",
 }
 
+# Those that are refused once tensors were moved are tried again by the next engine.
+TRIED_AGAIN = {"Mamba2"}
+
+# vLLM has kernels for these on some processors alone.
+UNABLE = {"fp8 in blocks", "fp8", "fp8_per_block", "mxfp8"}
 
 # The head is in float32, in which torch's linear, of engines that share weights on a CPU, rounds otherwise than vLLM's.
 ROUNDED = {"Llama, classification"}
@@ -65,6 +70,8 @@ def test_a_model_is_published_or_refused_and_answers_as_without(engine, second, 
     try:
         expected, _ = answers(engine, folder, "auto", {}, **more)
     except EngineError as error:
+        if name not in UNABLE:
+            raise
         pytest.skip(f"vLLM cannot run it on this processor: {error}")
     assert len({json.dumps(answer) for answer in expected}) > 1
     found, log = answers(engine, folder, "streamerd", publishing(daemon), **more)
@@ -73,8 +80,15 @@ def test_a_model_is_published_or_refused_and_answers_as_without(engine, second, 
         expected = found
     assert found == expected
     if name in REFUSED:
+        assert NOT_PUBLISHED in log
         assert REFUSED[name] in log
-        assert published_of(daemon, folder) == []
+        if name in TRIED_AGAIN:
+            assert published_of(daemon, folder) == []
+            return
+        found, log = answers(second, folder, "streamerd", publishing(daemon), **more)
+        assert found == expected
+        [line] = [line for line in log.splitlines() if FROM_FILES in line]
+        assert REFUSED[name] in line
         return
     assert PUBLISHED in log
     found, log = answers(second, folder, "streamerd", publishing(daemon), **more)

@@ -231,6 +231,32 @@ def test_a_publication_that_fails_leaves_an_engine_that_is_packed(engine, models
     assert PUBLISHED in log
 
 
+def test_what_is_refused_is_not_tried_by_the_next_engine(engine, second, models, daemon, expected):
+    """It loads its files at once, packed. Another configuration, and the refusal unloaded, are tried."""
+    folder = models / "refused"
+    shutil.copytree(models / "checkpoint", folder)
+    engine.call("refuse", reason="not this one")
+    try:
+        tokens, log = run(engine, folder, daemon)
+    finally:
+        engine.call("repair")
+    assert tokens == expected
+    assert "was not published: not this one" in log
+    [refusal] = published_of(daemon, folder)
+    log = start(second, folder, daemon)
+    assert second.call("tokens") == expected
+    assert second.call("packed") > 0
+    assert not second.call("is_marked")
+    second.call("stop")
+    assert f"{FROM_FILES}: {refusal['name']} was refused: not this one" in log
+    _, log = run(second, folder, daemon, max_model_len=64)
+    assert PUBLISHED in log and "it lies beside" not in log
+    daemon.ctl("unload", refusal["name"], "--force")
+    tokens, log = run(second, folder, daemon)
+    assert tokens == expected
+    assert PUBLISHED in log and "it lies beside" in log
+
+
 def test_weights_are_loaded_again_in_engines_that_share_them(engine, second, models, daemon, expected):
     """From the same files, and from others. An engine that shares the memory is not reached."""
     folder, other = models / "reloaded", models / "reload"

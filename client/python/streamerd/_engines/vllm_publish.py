@@ -5,8 +5,10 @@ The first engine loads as usual, publishes what process_weights_after_loading() 
 The next finds it by its key and builds its model of the published tensors (vllm_attach.py). Whether that gives the model
 that the first engine has, the first engine proves before it commits (vllm_proof.py): nothing else is published.
 
-What cannot be judged in one process is refused by name, from the configuration alone, before anything is built. A failure
-after that undoes what building the model registered with the engine, and the model is loaded from its files.
+What is refused before a tensor was moved is refused for every engine of this key: a published model without tensors says so,
+and the next engine loads its files at once. What cannot be judged in one process is refused by name, from the configuration
+alone, before anything is built. A failure after that undoes what building the model registered with the engine, and the model
+is loaded from its files.
 
 On a CPU vLLM packs linear weights inside its kernels and empties the parameters, so that nothing could be shared: a
 configuration that is not refused keeps its weights and uses torch's linear, which is another graph. A mark in
@@ -61,6 +63,8 @@ _CONVOLUTION = "_cpu_unpacked_conv_weight"  # of a layer: its weight was that of
 # Each engine has its own copy of what is this small: scales, which vLLM writes to, and which may be mapped for reading.
 _SMALL = 4096
 _VARIANTS = 8  # models of one source that differ in more than the fields of the key
+_OWN_TENSORS = 1  # of each published model: the daemon's, the table
+_REFUSED = "refused"  # an attribute: why engines of this key cannot publish; of a published model without tensors
 
 # Of a model's configuration: its place, and what is a field of the key.
 _NOT_IN_HASH = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
@@ -324,7 +328,7 @@ def resident_name(options: Options, config: VllmConfig, source: str) -> str | No
         require_judgeable(config, config.model_config)
         require_marked(config)
         sharing = Sharing(options, logging.getLogger(__name__), config, config.model_config, "", source)
-        return sharing.name if sharing.search(claim=False, wait=False).state == "hit" else None
+        return sharing.name if sharing.is_resident() else None
     except (NotPublishable, streamerd.Error):
         return None  # load() reports it
 
@@ -363,6 +367,15 @@ class Sharing:
             timeout=self._options.timeout,
         )  # fmt: skip
 
+    def is_resident(self) -> bool:
+        """Whether there are tensors that this engine would attach to; waits for no publisher."""
+        found = self.search(claim=False, wait=False)
+        return found.state == "hit" and bool(self._published(found.generation).entries())
+
+    def _published(self, generation: int) -> Published:
+        assert self._client is not None
+        return Published(self._client, self.name, generation, self._device)
+
     def attach_or_claim(self) -> nn.Module | None:
         """The model, of published memory. None: there is none, and this process has the right to publish it."""
         self._pristine = copy.deepcopy(self._config)
@@ -393,23 +406,24 @@ class Sharing:
             "streamerd: publish: this engine builds another model than the publisher of %s (%s): it has %s, beside it", other,
             differs, self.name,
         )  # fmt: skip
-        variants = [key for name, key in self._others() if "state" in key and name != self.name]
+        variants = [m for m in self._others() if "state" in m["published"]["key"] and m["name"] != self.name]
         if len(variants) >= _VARIANTS:
             raise NotPublishable(
                 f"{len(variants)} models of this source differ in more than their configuration: an attribute is another one "
                 "in each process"
             )
 
-    def _others(self) -> list[tuple[str, dict[str, str]]]:
-        """The published models of this source, with their keys."""
+    def _others(self) -> list[dict[str, Any]]:
+        """The published models of this source."""
         assert self._client is not None
         stem = stem_of(self._options, self._source)
         models = self._client.call("list", after=stem)["models"]
-        return [(m["name"], m["published"]["key"]) for m in models if m["name"].startswith(stem) and "published" in m]
+        return [m for m in models if m["name"].startswith(stem) and "published" in m]
 
     def _log_beside(self) -> None:
         """What distinguishes this engine's model from the most similar other one."""
-        keys = [(name, key) for name, key in self._others() if name != self.name and key["tp_rank"] == self._key["tp_rank"]]
+        others = [(m["name"], m["published"]["key"]) for m in self._others() if m["tensors"] > _OWN_TENSORS]
+        keys = [(name, key) for name, key in others if name != self.name and key["tp_rank"] == self._key["tp_rank"]]
         if not keys:
             return
         found = [(differences(key, self._key), name) for name, key in keys]
@@ -447,7 +461,11 @@ class Sharing:
         return load_as_usual()
 
     def _publish(self, publication: Publication, model: nn.Module, pristine: VllmConfig) -> None:
-        proof = vllm_proof.Proof(model, self._config, pristine, self._prefix, self._key.get("state"), self._logger)
+        try:
+            proof = vllm_proof.Proof(model, self._config, pristine, self._prefix, self._key.get("state"), self._logger)
+        except NotPublishable as reason:
+            self._record(publication, reason)
+            raise
         self._proof = proof
         for storage in _publish.storages_of(proof.items):
             if storage.end - storage.begin <= _SMALL:
@@ -461,10 +479,20 @@ class Sharing:
         except streamerd.Error as error:
             self._logger.debug("streamerd: publish: %s", error)
 
+    def _record(self, publication: Publication, reason: NotPublishable) -> None:
+        """Tells the next engine of this key that it would be refused."""
+        try:
+            publication.begin([])
+            publication.attribute(_REFUSED, str(reason))
+            publication.commit()
+        except streamerd.Error as error:
+            self._logger.debug("streamerd: publish: the refusal was not recorded: %s", error)
+
     def _attach(self, generation: int) -> nn.Module:
-        assert self._client is not None
-        published = Published(self._client, self.name, generation, self._device)
+        published = self._published(generation)
         entries, attributes = published.entries(), published.attributes()
+        if _REFUSED in attributes:
+            raise NotPublishable(f"{self.name} was refused: {attributes[_REFUSED]}")
         if vllm_proof.PROOF not in attributes:
             raise NotPublishable(f"{self.name} was published without a proof")
         scalars: State = json.loads(attributes[vllm_proof.SCALARS])
