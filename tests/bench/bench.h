@@ -84,9 +84,17 @@ enum better { HIGHER, LOWER };
         X(growth_metrics,               "times",      LOWER,  0) \
         X(growth_load,                  "times",      LOWER,  2.0) \
         X(growth_list,                  "ms",         LOWER,  15) \
+        X(growth_list_page,             "us",         LOWER,  200) \
+        X(growth_ps_lease,              "us",         LOWER,  1) \
+        X(growth_pin_state,             "times",      LOWER,  2) \
+        X(growth_pin_stored,            "times",      LOWER,  2) \
+        X(growth_attach_stored,         "times",      LOWER,  2) \
+        X(growth_queued_pin,            "us",         LOWER,  100) \
+        X(growth_queued_idle_loop,      "ms/s",       LOWER,  0.5) \
+        X(growth_holders,               "%",          LOWER,  3) \
         X(growth_idle_loop,             "ms/s",       LOWER,  0.2) \
         X(small_load_cpu,               "us",         LOWER,  250) \
-        X(small_model_memory,           "KiB",        LOWER,  0) \
+        X(small_model_memory,           "KiB",        LOWER,  1.5) \
         X(small_model_descriptors,      "each",       LOWER,  2) \
         X(idle_wake_ups,                "each s",     LOWER,  0.1) \
         X(idle_memory,                  "MiB",        LOWER,  16) \
@@ -190,6 +198,9 @@ struct bench_daemon {
 /* Starts the daemon with more settings, lines of YAML. Automatic prefaulting is complete when this returns, and after
  * each bench_load(). */
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
+/* Whose models may take so much, instead of 16 GiB. */
+void bench_daemon_start_budget(struct bench_daemon *bd, const struct bench *b, const char *budget, const char *pages,
+                               const char *more);
 /* One that makes nothing ready. */
 /* Of an ordinary user, without any setting of pages. */
 void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b, const char *more);

@@ -121,11 +121,12 @@ static void become_ordinary(void)
         must(setresuid(NOBODY, NOBODY, NOBODY));
 }
 
-void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+void bench_daemon_start_budget(struct bench_daemon *bd, const struct bench *b, const char *budget, const char *pages,
+                               const char *more)
 {
         static unsigned started;
         char *config = format_text("%s/c-%u.yaml", b->folder, ++started);
-        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s", pages, more);
+        char *text = format_text("devices:\n  - device: host\n    budget: %s\n    pages: %s\n%s", budget, pages, more);
 
         *bd = (struct bench_daemon){.bench = b, .pages = pages, .began_ns = clock_ns(), .least_ready = UINT64_MAX};
         file_write(config, text, strlen(text));
@@ -142,6 +143,11 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
         bd->fill_cpu_s = bd->fill_gib = 0;
         free(text);
         free(config);
+}
+
+void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+{
+        bench_daemon_start_budget(bd, b, "16GiB", pages, more);
 }
 
 void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b, const char *more)
