@@ -270,21 +270,23 @@ static bool send_next_lease(struct session *session)
 
 /* ---- progress ---- */
 
-/* All its ops are due; those that are left of the last round stay so. */
+/* Not one that waited for memory when its client was notified last, and still does; the end of one is an event of its
+ * own. */
+static bool has_progress(const struct op *op)
+{
+        const struct load_request *request = op->watch.request;
+        bool waits = op->sent_state == LOAD_QUEUED && load_request_state(request) == LOAD_QUEUED &&
+                     op->sent_restarts == request->load->restarts;
+        return request->end_number == 0 && !waits;
+}
+
+/* Its ops that have progress are due; those that are left of the last round stay so. */
 static void begin_round(struct session *session)
 {
         session->progress_round = session->server->progress_round;
         list_each_item (struct op, op, &session->ops, link)
-                if (list_empty(&op->in_due))
+                if (list_empty(&op->in_due) && has_progress(op))
                         list_append(&session->due_ops, &op->in_due);
-}
-
-/* It waited for memory when its client was notified last, and still does. */
-static bool still_waits(const struct op *op)
-{
-        const struct load_request *request = op->watch.request;
-        return op->sent_state == LOAD_QUEUED && load_request_state(request) == LOAD_QUEUED &&
-               op->sent_restarts == request->load->restarts;
 }
 
 /* False: each op was notified in this round. */
@@ -296,22 +298,35 @@ static bool send_next_progress(struct session *session)
         if (op == NULL)
                 return false;
         list_remove(&op->in_due);
-        if (op->watch.request->end_number == 0 && !still_waits(op))
+        if (has_progress(op))
                 op_send(op);
         return true;
 }
 
-/* A round begins when all sessions are up to date, so with many of them each is notified less often. */
+static bool any_has_progress(const struct session *session)
+{
+        require(!list_empty(&session->ops));
+        list_each_item (const struct op, op, &session->ops, link)
+                if (has_progress(op))
+                        return true;
+        return false;
+}
+
+/* A round begins when all sessions are up to date, so with many of them each is notified less often. While all loads
+ * wait for memory there is none: what ends the wait calls the loop. */
 bool events_progress(struct server *server)
 {
-        if (list_empty(&server->due)) {
-                server->progress_round++;
-                list_each_item (struct session, session, &server->watching, in_watching) {
-                        require(!list_empty(&session->ops));
-                        events_mark(session);
-                }
+        bool any = false;
+        if (!list_empty(&server->due))
+                return !list_empty(&server->watching);
+        server->progress_round++;
+        list_each_item (struct session, session, &server->watching, in_watching) {
+                if (!any_has_progress(session))
+                        continue;
+                events_mark(session);
+                any = true;
         }
-        return !list_empty(&server->watching);
+        return any;
 }
 
 /* ---- the task ---- */

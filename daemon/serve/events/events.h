@@ -64,7 +64,7 @@ void events_changed(struct server *server, struct generation *generation, const 
 /* Tensors of the generation have arrived. */
 void events_mark_leases(const struct generation *generation);
 void events_load_ended(struct loads *loads);
-/* A few times a second, of the loads that are watched. False: there are none. */
+/* A few times a second, of the loads that are watched. False: none has progress before the loop is called again. */
 bool events_progress(struct server *server);
 /* A step of server->notify. */
 bool events_send_next(struct loop_task *loop_task);
