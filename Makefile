@@ -541,8 +541,8 @@ check-image: | $(BUILD)/deps-image $(BUILD)/deps-packages $(BUILD)/deps-python
 	@BASE='$(BASE)' tests/image.sh $(BUILD) $(VERSION)
 
 ## check-packages
-##              build the packages for Debian 12 and 13 in systems of their own; run lintian, autopkgtest, and install, upgrade
-##              and remove them in containers with systemd. Needs root and Debian's mirror. RELEASES="bookworm trixie"
+##              build the packages for Debian 12 and 13 in systems of their own; run lintian, piuparts, autopkgtest, and install,
+##              upgrade and remove them in containers with systemd. Needs root and Debian's mirror. RELEASES="bookworm trixie"
 RELEASES ?= bookworm trixie
 check-packages: $(BUILD)/tests/integration/packages | $(BUILD)/deps-packages
 	@tests/packages.sh $(BUILD) $(VERSION) $(COMMIT) $(RELEASES)

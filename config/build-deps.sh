@@ -80,6 +80,7 @@ command:dh_python3          dh-python
 file:/usr/share/pkgconfig/systemd.pc           systemd-dev systemd" ;;
         packages) echo "
 command:debootstrap         debootstrap
+file:/etc/ssl/certs/ca-certificates.crt        ca-certificates
 command:systemd-nspawn      systemd-container" ;;
         image) echo "
 command:buildah             buildah" ;;

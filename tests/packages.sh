@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # packages.sh BUILD VERSION COMMIT RELEASE...: for each release of Debian (bookworm), makes a system to build in and one
-# to install in below BUILD/packages/RELEASE, builds the packages there with `make deb`, runs lintian, and then
+# to install in below BUILD/packages/RELEASE, builds the packages there with `make deb`, runs lintian and piuparts, and then
 # tests/integration/packages in the other one, whose /packages has
 #
 #   new        the packages, and their source
@@ -14,31 +14,9 @@ set -euo pipefail
 build=$(realpath "$1") version=$2 commit=$3
 shift 3
 folder=$build/packages
-export DEBIAN_FRONTEND=noninteractive
-
-inside() { # ROOT COMMAND...: with the sources at /src, as a container would, in namespaces that end with it
-        local root=$1
-        shift
-        unshare --mount --pid --fork --kill-child bash -c '
-                mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && mkdir -p "$1/src" && mount --bind . "$1/src" &&
-                mount -o remount,bind,ro "$1/src" && cp -L /etc/resolv.conf "$1/etc/resolv.conf" && root=$1 && shift &&
-                exec chroot "$root" env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS LC_ALL=C.UTF-8 "$@"' - "$root" "$@"
-}
-
-system() { # ROOT RELEASE: a new one, in which packages start no services
-        local base=$folder/$2/base
-        if [ ! -e "$base/complete" ]; then
-                rm -rf "$base"
-                mkdir -p "$base"
-                debootstrap --variant=minbase --include=ca-certificates "$2" "$base" >"$base.log"
-                printf '#!/bin/sh\nexit 101\n' >"$base/usr/sbin/policy-rc.d"
-                chmod 755 "$base/usr/sbin/policy-rc.d"
-                touch "$base/complete"
-        fi
-        rm -rf "$1"
-        cp -a --reflink=auto "$base" "$1"
-        inside "$1" apt-get -qq update
-}
+systems=$build/systems
+# shellcheck source=tests/lib/systems.sh
+. tests/lib/systems.sh
 
 previous() { # NEW FOLDER: the same packages with a lower version
         local package tree
@@ -56,13 +34,17 @@ check() { # RELEASE
         local release=$1 builder=$folder/$1/build target=$folder/$1/target
         echo "==> $release: build"
         system "$builder" "$release"
-        inside "$builder" apt-get -qq -y --no-install-recommends install build-essential lintian >"$folder/$release/log"
+        inside "$builder" apt-get -qq -y --no-install-recommends install build-essential lintian piuparts >"$folder/$release/log"
         inside "$builder" make -C /src BUILD=/build COMMIT="$commit" deb >>"$folder/$release/log"
         echo "==> $release: lintian"
         inside "$builder" sh -c 'lintian --fail-on error --allow-root /build/deb/*.changes'
-        echo "==> $release: install"
         system "$target" "$release"
         inside "$target" apt-get -qq -y --no-install-recommends install dbus systemd >>"$folder/$release/log"
+        echo "==> $release: piuparts"
+        tar -C "$target" --exclude=./complete --exclude=./src -czf "$builder/base.tar.gz" .
+        inside "$builder" sh -c 'exec piuparts --distribution="$1" --basetgz=/base.tar.gz --keep-sources-list --no-eatmydata \
+                /build/deb/*.deb' - "$release" >>"$folder/$release/log" 2>&1 || { tail -n 20 "$folder/$release/log" >&2; return 1; }
+        echo "==> $release: install"
         mkdir -p "$target/packages"
         cp -r "$builder/build/deb" "$target/packages/new"
         if [ -n "${PREVIOUS:-}" ]; then
