@@ -522,10 +522,11 @@ uninstall: all
 	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd include/streamer) 2>/dev/null || :
 	@rm -rf $(STAGE)
 
-## deb          build the Debian packages (docs/packages.md) in $(BUILD)/deb. DEB_VERSION=version
+## deb          build the Debian packages (docs/packages.md) in $(BUILD)/deb. DEB_VERSION=version; ARCH=arm64: for another architecture
 DEB_VERSION ?=
-deb: | $(BUILD)/deps-build $(BUILD)/deps-deb
-	@DEB_VERSION='$(DEB_VERSION)' config/deb.sh $(BUILD) $(VERSION) $(COMMIT) -j$(shell nproc)
+ARCH ?=
+deb: | $(if $(ARCH),,$(BUILD)/deps-build) $(BUILD)/deps-deb
+	@DEB_VERSION='$(DEB_VERSION)' ARCH='$(ARCH)' config/deb.sh $(BUILD) $(VERSION) $(COMMIT) -j$(shell nproc)
 
 ## image        build the container image streamerd:VERSION with buildah (docs/containers.md). PLATFORMS=linux/amd64,linux/arm64;
 ##              BASE=another base

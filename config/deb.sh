@@ -3,7 +3,7 @@
 #
 # deb.sh BUILD VERSION COMMIT [OPTION...]: makes BUILD/deb/*.deb, and the source package, of this tree. Options are
 # dpkg-buildpackage's. $DEB_VERSION: the packages' version, by default with the system for which they are built
-# (0.1.0+debian12), because its libraries differ from those of other ones.
+# (0.1.0+debian12), because its libraries differ from those of other ones. $ARCH: another architecture, cross-built.
 set -eu
 version=$2 commit=$3
 mkdir -p "$1"
@@ -27,8 +27,10 @@ echo "$commit" >"$tree/debian/commit"
 sed -i "1s/(.*)/($full)/" "$tree/debian/changelog"
 
 cd "$tree"
+cross=()
+[ -z "${ARCH:-}" ] || [ "$ARCH" = "$(dpkg --print-architecture)" ] || cross=(-a"$ARCH" -Pcross)
 # The variables of our Makefile are not meant for the one of the package.
 env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u BUILD -u STREAMERD_BUILD -u CFLAGS -u LDFLAGS \
-        dpkg-buildpackage -us -uc "$@" >"$out/log" 2>&1 || { tail -n 40 "$out/log" >&2; exit 1; }
+        dpkg-buildpackage -us -uc "${cross[@]}" "$@" >"$out/log" 2>&1 || { tail -n 40 "$out/log" >&2; exit 1; }
 rm -rf "$tree"
 ls "$out"/*.deb
