@@ -40,11 +40,12 @@ TEST(the_slot_used_last_is_used_next)
         ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), b);
 }
 
+/* Pages of the pool of reserved ones, which the machine may have, are kept. */
 TEST(memory_that_is_given_back_reads_as_zero)
 {
         begin(3 * BLOCK);
         ck_assert(!staging_in_memory(&ring));
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2 && ring.pages != PAGES_HUGETLB; i++) {
                 unsigned char *slot = staging_get(&ring, NUMA_ANYWHERE);
                 ck_assert(staging_touch(&ring, slot));
                 ck_assert(!staging_touch(&ring, slot));
