@@ -57,12 +57,15 @@ static void write_device(FILE *out, enum metric metric, const struct tally *tall
 static void write_desired(FILE *out, const struct desired *desired)
 {
         static const char *const states[] = {"waiting", "loading", "ready", "failed"};
-        for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
-                unsigned n = 0;
-                desired_each (m, desired)
-                        n += strcmp(desired_state_name(m), states[i]) == 0;
-                metric_sample(out, METRIC_DESIRED, states[i], n);
+        unsigned n[ARRAY_SIZE(states)] = {0};
+        desired_each (m, desired) {
+                const char *state = desired_state_name(m);
+                for (size_t i = 0; i < ARRAY_SIZE(states); i++)
+                        if (strcmp(state, states[i]) == 0)
+                                n[i]++;
         }
+        for (size_t i = 0; i < ARRAY_SIZE(states); i++)
+                metric_sample(out, METRIC_DESIRED, states[i], n[i]);
 }
 
 static void write_one(FILE *out, enum metric metric, const struct server *server, const struct tally *tally,
