@@ -33,6 +33,19 @@ void hex_encode(char *out, const unsigned char *bytes, size_t n)
         out[2 * n] = '\0';
 }
 
+bool hex_decode(unsigned char *bytes, const char *text, size_t n)
+{
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        if (strlen(text) != 2 * n || strspn(text, digits) != 2 * n)
+                return false;
+        for (size_t i = 0; i < n; i++) {
+                size_t high = (size_t)(strchr(digits, text[2 * i]) - digits) % 16;
+                size_t low = (size_t)(strchr(digits, text[2 * i + 1]) - digits) % 16;
+                bytes[i] = (unsigned char)(high << 4 | low);
+        }
+        return true;
+}
+
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE])
 {
         canonical(XXH3_128bits(data, len), digest);

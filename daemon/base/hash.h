@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,8 @@ struct manifest_view;
 
 /* Lower-case hexadecimal digits of `n` bytes, and NUL. */
 void hex_encode(char *out, const unsigned char *bytes, size_t n);
+/* Of 2 * n digits of either case, and no more. False: the text is another one. */
+bool hex_decode(unsigned char *bytes, const char *text, size_t n);
 
 /* One-shot; uses the widest vectors the CPU has. */
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists and trees of generations, by which look-ups find them: by state, number, identity and name. So a look-up
- * does not depend on what else is resident.
+ * The lists and trees of generations, by which look-ups find them: by state, number, identity, digest, source and name.
+ * So a look-up does not depend on what else is resident.
  */
 #include "daemon/resident/model.h"
 
@@ -20,6 +20,16 @@ static struct generation *numbered(const struct tree_node *node)
 static struct generation *identical(const struct tree_node *node)
 {
         return container_of(node, struct generation, by_identity);
+}
+
+static struct generation *digested(const struct tree_node *node)
+{
+        return container_of(node, struct generation, by_digest);
+}
+
+static struct generation *sourced(const struct tree_node *node)
+{
+        return container_of(node, struct generation, by_source);
 }
 
 static struct model_name *named(const struct tree_node *node)
@@ -48,6 +58,28 @@ static int compare_identities(const struct tree_node *a, const struct tree_node 
 {
         int r = compare_identity(&identical(a)->identity, b);
         return r != 0 ? r : ORDER(identical(a)->sequence, identical(b)->sequence);
+}
+
+static int compare_digest(const void *digest, const struct tree_node *node)
+{
+        return memcmp(digest, digested(node)->digest, DIGEST_SIZE);
+}
+
+static int compare_digests(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = compare_digest(digested(a)->digest, b);
+        return r != 0 ? r : ORDER(digested(a)->sequence, digested(b)->sequence);
+}
+
+static int compare_source(const void *source, const struct tree_node *node)
+{
+        return strcmp(source, sourced(node)->source);
+}
+
+static int compare_sources(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = compare_source(sourced(a)->source, b);
+        return r != 0 ? r : ORDER(sourced(a)->sequence, sourced(b)->sequence);
 }
 
 static int compare_text(const void *text, const struct tree_node *node)
@@ -110,6 +142,30 @@ struct generation *generation_next_identical(const struct generation *generation
         return node != NULL && compare_identity(&generation->identity, node) == 0 ? identical(node) : NULL;
 }
 
+struct generation *resident_first_ready_digest(const struct resident *resident, const unsigned char digest[DIGEST_SIZE])
+{
+        const struct tree_node *node = tree_from(&resident->by_digest, digest, compare_digest);
+        return node != NULL && compare_digest(digest, node) == 0 ? digested(node) : NULL;
+}
+
+struct generation *generation_next_ready_digest(const struct generation *generation)
+{
+        const struct tree_node *node = tree_next(&generation->by_digest);
+        return node != NULL && compare_digest(generation->digest, node) == 0 ? digested(node) : NULL;
+}
+
+struct generation *resident_first_of_source(const struct resident *resident, const char *source)
+{
+        const struct tree_node *node = tree_from(&resident->by_source, source, compare_source);
+        return node != NULL && compare_source(source, node) == 0 ? sourced(node) : NULL;
+}
+
+struct generation *generation_next_of_source(const struct generation *generation)
+{
+        const struct tree_node *node = tree_next(&generation->by_source);
+        return node != NULL && compare_source(generation->source, node) == 0 ? sourced(node) : NULL;
+}
+
 struct model_name *resident_name_from(const struct resident *resident, const char *text)
 {
         return tree_item(tree_from(&resident->names, text, compare_text), struct model_name, in_order);
@@ -139,6 +195,8 @@ void generation_index_leave_state(struct generation *generation)
         require(resident->n_in_state[generation->state] > 0);
         resident->n_in_state[generation->state]--;
         list_remove(&generation->in_state);
+        require(tree_is_linked(&generation->by_digest) == (generation->state == GENERATION_READY));
+        tree_remove(&resident->by_digest, &generation->by_digest);
         if (generation->state == GENERATION_READY && generation->published != NULL) {
                 require(resident->n_published > 0);
                 resident->n_published--;
@@ -155,6 +213,7 @@ void generation_index_enter_state(struct generation *generation)
         resident->n_in_state[generation->state]++;
         list_append(&resident->in_state[generation->state], &generation->in_state);
         if (generation->state == GENERATION_READY) {
+                tree_insert(&resident->by_digest, &generation->by_digest);
                 resident->n_readied++;
                 resident->n_published += generation->published != NULL ? 1 : 0;
         }
@@ -172,6 +231,8 @@ void generation_index_init(struct resident *resident)
                 list_init(&resident->in_state[i]);
         tree_init(&resident->by_number, compare_numbers);
         tree_init(&resident->by_identity, compare_identities);
+        tree_init(&resident->by_digest, compare_digests);
+        tree_init(&resident->by_source, compare_sources);
         tree_init(&resident->names, compare_names);
 }
 
@@ -179,6 +240,10 @@ void generation_index_add(struct generation *generation)
 {
         tree_node_init(&generation->by_number);
         tree_node_init(&generation->by_identity);
+        tree_node_init(&generation->by_digest);
+        tree_node_init(&generation->by_source);
+        if (generation->source != NULL) /* else there was no memory for it */
+                tree_insert(&generation->resident->by_source, &generation->by_source);
         generation_index_enter_state(generation);
 }
 
@@ -187,6 +252,7 @@ void generation_index_remove(struct generation *generation)
         generation_index_leave_state(generation);
         tree_remove(&generation->resident->by_number, &generation->by_number);
         tree_remove(&generation->resident->by_identity, &generation->by_identity);
+        tree_remove(&generation->resident->by_source, &generation->by_source);
 }
 
 void generation_index_set_number(struct generation *generation, uint64_t number)

@@ -343,6 +343,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         g->state = GENERATION_LOADING;
         g->device = device;
         g->caller = &root;
+        g->source = strdup(source);
         g->manifest.fd = g->arrival.fd = -1;
         g->refs = 1;
         list_init(&g->link);
@@ -354,7 +355,6 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         idle_add(g);
         list_init(&g->names);
         list_init(&g->leases);
-        g->source = strdup(source);
         if (g->source == NULL || generation_add_name(g, name, source, NULL, owner, NULL) < 0)
                 return generation_free(g);
         list_append(&resident->generations, &g->link);

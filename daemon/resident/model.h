@@ -196,6 +196,8 @@ struct generation {
         struct list reap;             /* in resident->reap: something that held it back has ended */
         struct tree_node by_number;   /* in resident->by_number, once it has one */
         struct tree_node by_identity; /* in resident->by_identity, once it has one */
+        struct tree_node by_digest;   /* in resident->by_digest, while it is ready */
+        struct tree_node by_source;   /* in resident->by_source */
         struct source_identity identity;
         struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
         unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */
@@ -251,15 +253,15 @@ struct resident {
         struct list unchecked; /* of struct generation, oldest first */
         struct wake *wake;     /* posts that */
         struct callback reap_later;
-        /* Of its generations: lists by state, the latest change last, and trees by number and by identity; of these the
-         * oldest first. */
+        /* Of its generations: lists by state, the latest change last, and trees by number, by identity, by digest and
+         * by source; of these the oldest first. */
         struct list in_state[GENERATION_UNLOADED + 1];
         size_t n_in_state[GENERATION_UNLOADED + 1];
         uint64_t n_changes; /* of generations and of names: what is derived from them and has seen this number is valid
                              */
         size_t n_published; /* of those that are ready */
         uint64_t n_readied; /* how often one became ready */
-        struct tree by_number, by_identity;
+        struct tree by_number, by_identity, by_digest, by_source;
         uint64_t n_cached, n_cached_ranks;  /* numbers of cached generations; of these, generations that are ranks */
         struct idle idle[RESIDENT_DEVICES]; /* by device number */
         struct tree deadlines;              /* of generations, by the earliest time at which they may expire (idle.c) */
@@ -324,6 +326,18 @@ struct generation *generation_next_identical(const struct generation *generation
 #define resident_each_identical(g, resident, identity)                                                                 \
         for (struct generation *g = resident_first_identical(resident, identity); g != NULL;                           \
              g = generation_next_identical(g))
+
+/* The generations that are ready and have this digest, oldest first. */
+struct generation *resident_first_ready_digest(const struct resident *resident,
+                                               const unsigned char digest[DIGEST_SIZE]);
+struct generation *generation_next_ready_digest(const struct generation *generation);
+
+/* The generations of this source, in its canonical form, in whatever state, oldest first. */
+struct generation *resident_first_of_source(const struct resident *resident, const char *source);
+struct generation *generation_next_of_source(const struct generation *generation);
+#define resident_each_of_source(g, resident, source)                                                                   \
+        for (struct generation *g = resident_first_of_source(resident, source); g != NULL;                             \
+             g = generation_next_of_source(g))
 
 /* The names of this text, and the last names of what drains, in the order of their generations. */
 struct model_name *resident_first_named(const struct resident *resident, const char *text);

@@ -140,7 +140,7 @@ static void put_pairs(const struct published *published, struct manifest_counts 
 }
 
 /* Whole digests, `max` at the most. NULL: nothing to decode. */
-static bool hex_decode(unsigned char *bytes, size_t max, const char *hex)
+static bool decode_digests(unsigned char *bytes, size_t max, const char *hex)
 {
         size_t n;
         return hex == NULL ||
@@ -153,8 +153,9 @@ static bool read_pairs(struct published *p, const struct manifest_view *manifest
                    *digest = manifest_metadata(manifest, PUBLISHED_BASE_DIGEST), *key, *value;
         unsigned char identity[sizeof(struct source_identity)] = {0};
         p->base.has_digest = digest != NULL;
-        if ((source != NULL && (p->base.source = strdup(source)) == NULL) || !hex_decode(p->base.digest, 1, digest) ||
-            !hex_decode(identity, 2, manifest_metadata(manifest, PUBLISHED_BASE_IDENTITY)))
+        if ((source != NULL && (p->base.source = strdup(source)) == NULL) ||
+            !decode_digests(p->base.digest, 1, digest) ||
+            !decode_digests(identity, 2, manifest_metadata(manifest, PUBLISHED_BASE_IDENTITY)))
                 return false;
         memcpy(&p->base.identity, identity, sizeof(identity));
         for (uint64_t i = 0; i < manifest->header->n_metadata; i++)

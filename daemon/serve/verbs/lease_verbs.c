@@ -28,9 +28,8 @@
 
 static bool digest_is(const struct generation *g, const char *hex)
 {
-        char text[2 * DIGEST_SIZE + 1];
-        hex_encode(text, g->digest, DIGEST_SIZE);
-        return strcasecmp(text, hex) == 0;
+        unsigned char digest[DIGEST_SIZE];
+        return hex_decode(digest, hex, DIGEST_SIZE) && memcmp(digest, g->digest, DIGEST_SIZE) == 0;
 }
 
 /* What the name leads to in this state, if it is the generation that was asked for. */
@@ -47,20 +46,23 @@ static int by_digest(const struct session *session, const struct req_attach *req
 {
         struct resident *resident = session->server->resident;
         const struct device *device = NULL;
+        unsigned char digest[DIGEST_SIZE];
         int denied = 0;
         if (req->digest == NULL)
                 return error_set(error, STREAMER_EINVAL, "attach: a model or a digest is required");
         if (req->device != NULL && (device = resident_device(resident, req->device, error)) == NULL)
                 return error->code;
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_READY && (device == NULL || g->device == device) &&
-                    (req->generation == 0 || g->number == req->generation) && digest_is(g, req->digest)) {
-                        *out = g;
-                        int r = access_check_attach(session->server, session->conn, g, error);
-                        if (r == 0)
-                                return 0;
-                        denied = r;
-                }
+        bool is_digest = hex_decode(digest, req->digest, DIGEST_SIZE);
+        for (struct generation *g = is_digest ? resident_first_ready_digest(resident, digest) : NULL; g != NULL;
+             g = generation_next_ready_digest(g)) {
+                if ((device != NULL && g->device != device) || (req->generation != 0 && g->number != req->generation))
+                        continue;
+                *out = g;
+                int r = access_check_attach(session->server, session->conn, g, error);
+                if (r == 0)
+                        return 0;
+                denied = r;
+        }
         if (denied < 0)
                 return denied;
         return error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
@@ -349,8 +351,8 @@ static struct lease *find_lease(struct session *session, const struct req_reclai
         struct persist *persist = &session->server->persist;
         struct conn *conn = session->conn;
         unsigned char token[LEASE_TOKEN];
-        for (size_t i = 0; i < LEASE_TOKEN; i++)
-                sscanf(req->token + 2 * i, "%2hhx", &token[i]);
+        bool valid = hex_decode(token, req->token, LEASE_TOKEN);
+        require(valid);
         struct lease *lease = leases_by_token(&session->server->leases, token);
         const struct lease_record *record = lease == NULL ? persist_unverified(persist, token) : NULL;
         struct generation *g = lease != NULL    ? lease->generation

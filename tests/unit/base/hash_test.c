@@ -27,6 +27,21 @@ TEST(the_digest_of_no_bytes_is_the_published_one)
         ck_assert_str_eq(text, "99aa06d3014798d86001c324468d497f");
 }
 
+TEST(hexadecimal_digits_of_either_case_are_read)
+{
+        unsigned char bytes[4] = {0};
+        ck_assert(hex_decode(bytes, "00fFA19b", 4));
+        ck_assert_mem_eq(bytes, "\x00\xff\xa1\x9b", 4);
+}
+
+static const char *const no_digits[] = {"", "00ff", "00ffa19", "00ffa19b0", "00ffa19g", " 0ffa19b", "0x00ffa1"};
+
+TEST(other_texts_are_no_hexadecimal_digits, EACH(no_digits))
+{
+        unsigned char bytes[4];
+        ck_assert(!hex_decode(bytes, no_digits[_i], 4));
+}
+
 TEST(a_digest_is_independent_of_the_pieces)
 {
         size_t n = 5000;

@@ -389,6 +389,49 @@ TEST(a_name_is_found_among_very_many)
         ck_assert_ptr_null(resident_ready(&resident, "name 7"));
 }
 
+static struct generation *ready_with_digest(const char *name, unsigned char first)
+{
+        struct generation *g = loading(name);
+        memset(g->digest, 7, DIGEST_SIZE);
+        g->digest[0] = first;
+        return ready(g);
+}
+
+TEST(models_that_are_ready_are_found_by_their_digest)
+{
+        struct generation *other = ready_with_digest("a", 1), *old = ready_with_digest("b", 2),
+                          *new = ready_with_digest("c", 2), *loads = loading("d");
+        unsigned char digest[DIGEST_SIZE];
+        memcpy(digest, old->digest, DIGEST_SIZE);
+        memcpy(loads->digest, digest, DIGEST_SIZE);
+        ck_assert_ptr_eq(resident_first_ready_digest(&resident, digest), old);
+        ck_assert_ptr_eq(generation_next_ready_digest(old), new);
+        ck_assert_ptr_null(generation_next_ready_digest(new));
+        ck_assert_ptr_eq(resident_first_ready_digest(&resident, other->digest), other);
+        generation_drop_all(old);
+        ck_assert_ptr_eq(resident_first_ready_digest(&resident, digest), new);
+        digest[DIGEST_SIZE - 1] = 0;
+        ck_assert_ptr_null(resident_first_ready_digest(&resident, digest));
+}
+
+TEST(generations_are_found_by_their_source)
+{
+        struct device *device = &fakes[0].device;
+        struct generation *other = generation_new(&resident, "a", "/models/a", device, 0),
+                          *old = generation_new(&resident, "b", "/models/b", device, 0),
+                          *new = generation_new(&resident, "c", "/models/b", device, 0);
+        ck_assert_ptr_eq(resident_first_of_source(&resident, "/models/a"), other);
+        ck_assert_ptr_null(generation_next_of_source(other));
+        ck_assert_ptr_eq(resident_first_of_source(&resident, "/models/b"), old);
+        ck_assert_ptr_eq(generation_next_of_source(old), new);
+        ck_assert_ptr_null(generation_next_of_source(new));
+        ck_assert_ptr_null(resident_first_of_source(&resident, "/models"));
+        generation_discard(old);
+        generation_put(old);
+        core_until(list_length(&resident.generations) == 2);
+        ck_assert_ptr_eq(resident_first_of_source(&resident, "/models/b"), new);
+}
+
 TEST(a_generation_takes_little_memory)
 {
         ck_assert_uint_le(sizeof(struct generation) + sizeof(struct segment), 1280);

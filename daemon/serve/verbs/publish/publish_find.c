@@ -420,10 +420,11 @@ static const struct verb_task_ops find_ops = {
 static const struct generation *loaded_as(const struct resident *resident, const char *canonical)
 {
         const struct generation *found = NULL;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->published == NULL && strcmp(g->source, canonical) == 0 &&
-                    (found == NULL || found->encryption == NULL))
+        resident_each_of_source(g, resident, canonical)
+        {
+                if (g->published == NULL && (found == NULL || found->encryption == NULL))
                         found = g;
+        }
         return found;
 }
 
