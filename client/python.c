@@ -30,6 +30,7 @@ extern int PyTuple_SetItem(PyObject *tuple, ssize_t i, PyObject *item) __attribu
 extern PyObject *PyUnicode_DecodeUTF8(const char *text, ssize_t len, const char *errors) __attribute__((weak));
 extern PyObject *PyUnicode_InternFromString(const char *text) __attribute__((weak));
 extern PyObject *PyLong_FromUnsignedLongLong(unsigned long long value) __attribute__((weak));
+extern void Py_IncRef(PyObject *object) __attribute__((weak));
 extern void Py_DecRef(PyObject *object) __attribute__((weak));
 
 /* ctypes expects an object, or an exception that is set. */
@@ -114,7 +115,7 @@ static int check_interpreter(void)
 {
         return PyCapsule_New && PyCapsule_GetPointer && PyCapsule_IsValid && PyList_New && PyList_SetItem &&
                                PyTuple_New && PyTuple_SetItem && PyUnicode_DecodeUTF8 && PyUnicode_InternFromString &&
-                               PyLong_FromUnsignedLongLong && Py_DecRef
+                               PyLong_FromUnsignedLongLong && Py_IncRef && Py_DecRef
                        ? 0
                        : fault_set(NULL, STREAMER_EUNSUPPORTED, "the process has no Python interpreter");
 }
@@ -165,18 +166,45 @@ static PyObject *digest_of(const streamer_tensor *t)
         return PyUnicode_DecodeUTF8(text, sizeof(text), NULL);
 }
 
-/* NULL: *code is the error, or 0, and the exception is the interpreter's. */
-static PyObject *row_of(streamer_lease *lease, uint64_t i, int *code)
+#define KNOWN_DTYPES 32 /* numbers whose names are made once a list */
+
+struct listing {
+        streamer_lease *lease;
+        bool digests; /* else "", as a digest costs as much as three other items */
+        int *code;
+        PyObject *dtypes[KNOWN_DTYPES];
+};
+
+static PyObject *dtype_of(struct listing *l, const streamer_tensor *t)
+{
+        if (t->dtype >= KNOWN_DTYPES)
+                return PyUnicode_InternFromString(t->dtype_name);
+        PyObject **known = &l->dtypes[t->dtype];
+        *known = *known ?: PyUnicode_InternFromString(t->dtype_name);
+        if (*known)
+                Py_IncRef(*known);
+        return *known;
+}
+
+static void listing_deinit(struct listing *l)
+{
+        for (size_t i = 0; i < KNOWN_DTYPES; i++)
+                if (l->dtypes[i])
+                        Py_DecRef(l->dtypes[i]);
+}
+
+/* NULL: *l->code is the error, or 0, and the exception is the interpreter's. */
+static PyObject *row_of(struct listing *l, uint64_t i)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
-        *code = tensor_get(lease, i, &t);
-        if (*code != 0)
+        *l->code = tensor_get(l->lease, i, &t);
+        if (*l->code != 0)
                 return NULL;
         PyObject *const items[] = {PyUnicode_DecodeUTF8(t.name, (ssize_t)strlen(t.name), NULL),
-                                   PyUnicode_InternFromString(t.dtype_name),
+                                   dtype_of(l, &t),
                                    shape_of(&t),
                                    PyLong_FromUnsignedLongLong(t.bytes),
-                                   digest_of(&t),
+                                   l->digests ? digest_of(&t) : PyUnicode_DecodeUTF8("", 0, NULL),
                                    PyLong_FromUnsignedLongLong(t.segment),
                                    PyLong_FromUnsignedLongLong(t.offset),
                                    PyLong_FromUnsignedLongLong(i)};
@@ -184,55 +212,61 @@ static PyObject *row_of(streamer_lease *lease, uint64_t i, int *code)
 }
 
 /* A list of n items, which make() makes. */
-static PyObject *list_of(streamer_lease *lease, uint64_t first, uint64_t n,
-                         PyObject *(*make)(streamer_lease *lease, uint64_t i, int *code), int *code)
+static PyObject *list_of(struct listing *l, uint64_t first, uint64_t n,
+                         PyObject *(*make)(struct listing *l, uint64_t i))
 {
         PyObject *list = PyList_New((ssize_t)n);
         for (uint64_t i = 0; list && i < n; i++) {
-                PyObject *item = make(lease, first + i, code);
+                PyObject *item = make(l, first + i);
                 if (item)
                         PyList_SetItem(list, (ssize_t)i, item);
                 else
                         list = discard(list);
         }
-        return list || *code == 0 ? list : none();
+        listing_deinit(l);
+        return list || *l->code == 0 ? list : none();
 }
 
-static PyObject *arrived_row_of(streamer_lease *lease, uint64_t position, int *code)
+static PyObject *arrived_row_of(struct listing *l, uint64_t position)
 {
         uint64_t i;
-        *code = lease_arrival_get(lease, position, &i);
-        return *code == 0 ? row_of(lease, i, code) : NULL;
+        *l->code = lease_arrival_get(l->lease, position, &i);
+        return *l->code == 0 ? row_of(l, i) : NULL;
 }
 
-static PyObject *name_of(streamer_lease *lease, uint64_t i, int *code)
+static PyObject *name_of(struct listing *l, uint64_t i)
 {
         const char *name;
-        *code = streamer_tensor_name(lease, i, &name);
-        return *code == 0 ? PyUnicode_DecodeUTF8(name, (ssize_t)strlen(name), NULL) : NULL;
+        *l->code = streamer_tensor_name(l->lease, i, &name);
+        return *l->code == 0 ? PyUnicode_DecodeUTF8(name, (ssize_t)strlen(name), NULL) : NULL;
 }
 
 PyObject *streamer_python_names(streamer_lease *lease, int *code)
 {
+        struct listing l = {.lease = lease, .code = code};
         *code = check_interpreter() ?: args_lease(lease, "python_names");
-        return *code == 0 ? list_of(lease, 0, lease->manifest.header->n_records, name_of, code) : none();
+        return *code == 0 ? list_of(&l, 0, lease->manifest.header->n_records, name_of) : none();
 }
 
-PyObject *streamer_python_rows(streamer_lease *lease, size_t first, size_t n, int by_arrival, int *code)
+PyObject *streamer_python_rows(streamer_lease *lease, size_t first, size_t n, int flags, int *code)
 {
+        bool by_arrival = flags & STREAMER_PYTHON_BY_ARRIVAL;
+        struct listing l = {.lease = lease, .digests = flags & STREAMER_PYTHON_DIGESTS, .code = code};
         *code = check_interpreter() ?: args_lease(lease, "python_rows");
         if (*code != 0)
                 return none();
         uint64_t end = by_arrival ? lease_n_arrived(lease) : lease->manifest.header->n_records;
         uint64_t left = first < end ? end - first : 0;
-        return list_of(lease, first, n < left ? n : left, by_arrival ? arrived_row_of : row_of, code);
+        return list_of(&l, first, n < left ? n : left, by_arrival ? arrived_row_of : row_of);
 }
 
 PyObject *streamer_python_find(streamer_lease *lease, const char *name, int *code)
 {
         uint64_t i = 0;
         *code = check_interpreter() ?: args_lease(lease, "python_find") ?: tensor_number(lease, name, &i);
-        PyObject *row = *code == 0 ? row_of(lease, i, code) : NULL;
+        struct listing l = {.lease = lease, .digests = true, .code = code};
+        PyObject *row = *code == 0 ? row_of(&l, i) : NULL;
+        listing_deinit(&l);
         return row || *code == 0 ? row : none();
 }
 

@@ -22,10 +22,12 @@ STREAMER_API void streamer_python_abort(streamer_publication **publication);
 /* The names of all tensors, in byte order; None: *code is the error. */
 STREAMER_API PyObject *streamer_python_names(streamer_lease *lease, int *code);
 
+#define STREAMER_PYTHON_BY_ARRIVAL 1
+#define STREAMER_PYTHON_DIGESTS 2 /* else they are "" */
 /* Rows, each (name, dtype, shape, bytes, digest, segment, offset, number), where number is the tensor's place in byte
  * order of the names: a list of up to n, from the place `first` in that order or in order of arrival. None: *code is
  * the error, STREAMER_EBUSY if one has not arrived; in order of arrival the list ends there. */
-STREAMER_API PyObject *streamer_python_rows(streamer_lease *lease, size_t first, size_t n, int by_arrival, int *code);
+STREAMER_API PyObject *streamer_python_rows(streamer_lease *lease, size_t first, size_t n, int flags, int *code);
 
 /* The row of a tensor; None: *code is the error. */
 STREAMER_API PyObject *streamer_python_find(streamer_lease *lease, const char *name, int *code);

@@ -11,7 +11,21 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ._client import Client
-from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Row, Tensor, failure, library, sized, text
+from ._library import (
+    E_BUSY,
+    E_END,
+    E_NOENT,
+    E_TIMEOUT,
+    ROWS_BY_ARRIVAL,
+    ROWS_DIGESTS,
+    Handle,
+    Row,
+    Tensor,
+    failure,
+    library,
+    sized,
+    text,
+)
 from ._nearest import did_you_mean
 from ._option_values import deadline_of
 from ._progress import ProgressBar
@@ -182,10 +196,10 @@ class Model(Mapping[str, T]):
                 raise TimedOutError(f"{self.name}: not loaded in the given time; the load continues")
         return arrives
 
-    def _rows(self, lease: Handle, first: int, count: int, by_arrival: bool) -> list[Row]:
-        """Of the tensors from `first` on, in order of arrival or in byte order of their names."""
+    def _rows(self, lease: Handle, first: int, count: int, flags: int) -> list[Row]:
+        """Of the tensors from `first` on, in byte order of their names unless ROWS_BY_ARRIVAL is given."""
         code = c_int()
-        rows: list[Row] = self._library.streamer_python_rows(lease.pointer, first, count, by_arrival, byref(code))
+        rows: list[Row] = self._library.streamer_python_rows(lease.pointer, first, count, flags, byref(code))
         self._client.check(code.value)
         return rows
 
@@ -256,11 +270,16 @@ class Model(Mapping[str, T]):
             yield from self._given(batch)
 
     def _given(self, batch: list[tuple[str, T]]) -> Iterator[tuple[str, T]]:
-        """One after the other, as long as the model is open. What was given is the caller's alone: the list is emptied."""
+        """One after the other, as long as the model is open. What was given is the caller's alone: the list is emptied.
+
+        A forked child is noticed with the next batch: to ask for the process takes as long as a view.
+        """
         batch.reverse()
+        take = batch.pop
         while batch:
-            self._held()
-            yield batch.pop()
+            if self._lease is None:
+                self._held()  # raises
+            yield take()
 
     def _batch(self, first: int) -> list[tuple[str, T]]:
         """Tensor `first` and the tensors that have arrived after it.
@@ -269,7 +288,7 @@ class Model(Mapping[str, T]):
         views would take twenty times as long.
         """
         lease = self._held()
-        return self._pairs(lease, self._rows(lease, first, _BATCH, True))
+        return self._pairs(lease, self._rows(lease, first, _BATCH, ROWS_BY_ARRIVAL))
 
     def __getitem__(self, name: str) -> T:
         lease, row = self._find(name)
@@ -304,7 +323,7 @@ class Model(Mapping[str, T]):
     def infos(self) -> list[TensorInfo]:
         """Of all tensors, in byte order of their names. Waits until the model is loaded."""
         self.wait()
-        return [_info(row) for row in self._rows(self._held(), 0, self._count, False)]
+        return [_info(row) for row in self._rows(self._held(), 0, self._count, ROWS_DIGESTS)]
 
     def __iter__(self) -> Iterator[str]:
         code = c_int()
@@ -331,7 +350,7 @@ class Model(Mapping[str, T]):
         i, loaded = 0, self._is_loaded()
         while loaded and i < self._count:
             lease = self._held()
-            batch = self._pairs(lease, self._rows(lease, i, _BATCH, False))
+            batch = self._pairs(lease, self._rows(lease, i, _BATCH, 0))
             i += len(batch)
             yield from self._given(batch)
         if not loaded:
@@ -342,7 +361,7 @@ class Model(Mapping[str, T]):
         """The names in the order of the tensors' places in memory, which is that of the file. Waits until the model is
         loaded."""
         self.wait()
-        return [row[0] for row in sorted(self._rows(self._held(), 0, self._count, False), key=_place)]
+        return [row[0] for row in sorted(self._rows(self._held(), 0, self._count, 0), key=_place)]
 
     def __len__(self) -> int:
         self._held()
@@ -416,7 +435,7 @@ class Model(Mapping[str, T]):
             return f"<streamerd.Model {self.name!r}, opened by the parent process>"
         count = self._count
         arrived = count if self._is_loaded() else self._library.streamer_python_arrived(lease.pointer)
-        infos = map(_info, self._rows(lease, 0, _REPR_ROWS, True))
+        infos = map(_info, self._rows(lease, 0, _REPR_ROWS, ROWS_BY_ARRIVAL | ROWS_DIGESTS))
         rows = [(_printable(i.name), i.dtype, str(list(i.shape)), size_text(i.nbytes)) for i in infos]
         state = f"{count} tensors" if self._ended else f"{arrived} of {count} tensors have arrived"
         head = f"streamerd.Model {self.name!r}, generation {self.generation}, {state}"

@@ -210,16 +210,20 @@ class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
     def views(self, client: Handle, lease: Handle, rows: list[Row]) -> list[numpy.ndarray[Any, Any]]:
         array, dtypes, empty = self._array, self._dtypes, self._empty
         segments: dict[int, numpy.ndarray[Any, Any]] = {}
-        views = []
+        views: list[numpy.ndarray[Any, Any]] = []
+        add = views.append
+        last, memory = -1, empty
         for name, dtype, shape, size, _digest, segment, offset, _number in rows:
             if dtype not in dtypes:
                 dtypes[dtype] = self._find_dtype(name, dtype, "numpy has no such dtype")
             if size == 0:
-                views.append(array(shape, dtypes[dtype], empty))
+                add(array(shape, dtypes[dtype], empty))
                 continue
-            if segment not in segments:
-                segments[segment] = self._segment(client, lease, segment)
-            views.append(array(shape, dtypes[dtype], segments[segment], offset))
+            if segment != last:
+                if segment not in segments:
+                    segments[segment] = self._segment(client, lease, segment)
+                last, memory = segment, segments[segment]
+            add(array(shape, dtypes[dtype], memory, offset))
         return views
 
     def _dtype(self, name: str) -> Any:
