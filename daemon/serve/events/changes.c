@@ -113,6 +113,10 @@ void changes_subscribe(struct changes *changes, struct subscriber *subscriber, c
 
 void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber)
 {
+        if (list_empty(&subscriber->link)) { /* most connections never subscribe */
+                require(subscriber->subject == NULL);
+                return;
+        }
         list_remove(&subscriber->link);
         free(subscriber->subject);
         subscriber_init(subscriber);
