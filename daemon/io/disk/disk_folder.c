@@ -52,6 +52,12 @@ static int failed(struct error *error, const struct disk_folder *folder, const c
         return error_errno(error, STREAMER_EFAILED, errno, "disk cache: %s/objects/%s", folder->path, what);
 }
 
+/* The daemon is short of something: that says nothing of a file. */
+static bool is_lack(int errno_value)
+{
+        return errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM;
+}
+
 /* ---- the folder ---- */
 
 static int failed_folder(struct error *error, const char *path, const char *what)
@@ -150,8 +156,10 @@ static bool is_id(const char *name)
         return strlen(name) == DISK_NAME_SIZE - 1 && strspn(name, "0123456789abcdef") == DISK_NAME_SIZE - 1;
 }
 
+enum examined { IS_ENTRY, IS_NONE, IS_UNKNOWN };
+
 /* The head of the record, and the sizes of both files. */
-static bool examine(const struct disk_folder *folder, const char *name, struct disk_found *found)
+static enum examined examine(const struct disk_folder *folder, const char *name, struct disk_found *found)
 {
         unsigned char head[DISK_RECORD_HEAD_MAX];
         char path[ENTRY_PATH], id[DISK_NAME_SIZE];
@@ -159,17 +167,20 @@ static bool examine(const struct disk_folder *folder, const char *name, struct d
         struct disk_record *record = &found->record;
         *record = (struct disk_record){.size = 0};
         if (!is_id(name))
-                return false;
+                return IS_NONE;
         cleanup_close int fd =
                 openat(folder->objects, named_path(path, name, ENTRY), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 && is_lack(errno))
+                return IS_UNKNOWN;
         ssize_t n = fd >= 0 ? TEMP_FAILURE_RETRY(pread(fd, head, sizeof(head), 0)) : -1;
         if (n < 0 || fstat(fd, &entry) < 0 || !disk_record_decode_head(record, head, (size_t)n))
-                return false;
+                return IS_NONE;
         hex_encode(id, record->id, DISK_ID_SIZE);
         found->used_ns = (uint64_t)entry.st_mtim.tv_sec * SECOND + (uint64_t)entry.st_mtim.tv_nsec;
-        return strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
-               fstatat(folder->objects, named_path(path, name, DATA), &data, AT_SYMLINK_NOFOLLOW) == 0 &&
-               S_ISREG(data.st_mode) && (uint64_t)data.st_size == record->size;
+        bool whole = strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
+                     fstatat(folder->objects, named_path(path, name, DATA), &data, AT_SYMLINK_NOFOLLOW) == 0 &&
+                     S_ISREG(data.st_mode) && (uint64_t)data.st_size == record->size;
+        return whole ? IS_ENTRY : IS_NONE;
 }
 
 /* What the threads of a scan share. */
@@ -180,7 +191,7 @@ struct scan {
         const bool *stop;
         pthread_mutex_t mutex; /* guards what follows, and take() */
         DIR *dir;
-        uint64_t removed;
+        uint64_t removed, unknown;
 };
 
 _Static_assert(sizeof(((struct dirent *)0)->d_name) <= NAME_MAX + 1, "a name of a folder fits");
@@ -202,14 +213,14 @@ static void scan_names(struct scan *scan)
         char name[NAME_MAX + 1];
         while (next_name(scan, name)) {
                 struct disk_found found = {.context = scan->context};
-                bool is_entry = examine(scan->folder, name, &found);
-                if (!is_entry)
+                enum examined is = examine(scan->folder, name, &found);
+                if (is == IS_NONE)
                         remove_named(scan->folder, name);
                 pthread_mutex_lock(&scan->mutex);
-                if (is_entry)
+                if (is == IS_ENTRY)
                         scan->take(&found);
-                else
-                        scan->removed++;
+                scan->removed += is == IS_NONE;
+                scan->unknown += is == IS_UNKNOWN;
                 pthread_mutex_unlock(&scan->mutex);
                 disk_record_deinit(&found.record);
         }
@@ -248,6 +259,8 @@ uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take,
         scan_by_threads(&scan);
         pthread_mutex_destroy(&scan.mutex);
         closedir(scan.dir);
+        if (scan.unknown > 0)
+                log_error("disk cache: %s: no descriptors for %" PRIu64 " of its entries", folder->path, scan.unknown);
         return scan.removed;
 }
 
@@ -259,6 +272,8 @@ static int open_file(const struct disk_folder *folder, const unsigned char id[DI
         char path[ENTRY_PATH];
         entry_path(path, id, file);
         *fd = openat(folder->objects, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+        if (*fd < 0 && is_lack(errno))
+                return error_errno(error, STREAMER_ELIMIT, errno, "disk cache: %s/objects/%s", folder->path, path);
         return *fd >= 0 ? 0 : failed(error, folder, path);
 }
 

@@ -42,7 +42,7 @@ void disk_folder_deinit(struct disk_folder *folder);
 bool disk_folder_space(const struct disk_folder *folder, uint64_t *free_bytes, uint64_t *total);
 
 /* Calls found() for each entry, on several threads in turn; it may take the record (without sums) over by zeroing it.
- * Removes what is none, and returns how many of these there were. */
+ * Removes what is none, and returns how many of these there were. What it has no descriptor for stays. */
 struct disk_found {
         struct disk_record record;
         uint64_t used_ns; /* since 1970 */
@@ -53,7 +53,8 @@ uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *found
 
 /* ---- reading ---- */
 
-/* Opens both files, and reads the record. STREAMER_EFAILED: it is damaged, or cannot be read. */
+/* Opens both files, and reads the record. STREAMER_EFAILED: it is damaged, or cannot be read; STREAMER_ELIMIT,
+ * STREAMER_ENOMEM: it may be whole. */
 int disk_folder_read(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], int *data,
                      struct disk_record *record, struct error *error);
 /* It was used now. */

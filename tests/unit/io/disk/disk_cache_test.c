@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define SIZE (UINT64_C(64) << 10)
@@ -185,6 +186,20 @@ TEST(entries_and_their_use_outlive_the_cache)
         ck_assert_uint_eq(after.used, before.used);
         ck_assert(has(1) && has(2) && has(3));
         disk_cache_free(cache);
+}
+
+TEST(a_copy_that_there_is_no_descriptor_for_stays)
+{
+        struct rlimit before;
+        ck_assert_int_eq(store(1), DISK_RESERVED);
+        must(getrlimit(RLIMIT_NOFILE, &before));
+        int next = must(open("/dev/null", O_RDONLY));
+        close(next);
+        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max}));
+        ck_assert_ptr_null(open_copy(1));
+        must(setrlimit(RLIMIT_NOFILE, &before));
+        ck_assert(has(1));
+        ck_assert_ptr_nonnull(open_copy(1));
 }
 
 /* ---- many entries ---- */

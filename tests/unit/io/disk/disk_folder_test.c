@@ -7,6 +7,7 @@
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static struct disk_folder folder;
@@ -131,6 +132,33 @@ TEST(an_entry_that_is_removed_is_not_found)
         ck_assert(strncmp(error.text, "disk cache: ", 12) == 0);
         ck_assert_uint_eq(disk_folder_scan(&folder, count_found, NULL, &never), 0);
         ck_assert_uint_eq(n_found, 0);
+}
+
+/* So many files can be opened, and no more; UINT_MAX: as many as before. */
+static void allow_files(unsigned n)
+{
+        static struct rlimit before;
+        if (before.rlim_cur == 0)
+                must(getrlimit(RLIMIT_NOFILE, &before));
+        int next = must(open("/dev/null", O_RDONLY));
+        close(next);
+        struct rlimit limit = {.rlim_cur = (rlim_t)next + n, .rlim_max = before.rlim_max};
+        must(setrlimit(RLIMIT_NOFILE, n == UINT_MAX ? &before : &limit));
+}
+
+TEST(an_entry_that_there_is_no_descriptor_for_stays)
+{
+        struct disk_record out;
+        int fd;
+        store();
+        allow_files(1); /* for the folder */
+        ck_assert_uint_eq(disk_folder_scan(&folder, count_found, NULL, &never), 0);
+        ck_assert_uint_eq(n_found, 0);
+        FAILS_WITH(error, disk_folder_read(&folder, record.id, &fd, &out, &error), STREAMER_ELIMIT,
+                   "/data: Too many open files");
+        allow_files(UINT_MAX);
+        ck_assert_uint_eq(disk_folder_scan(&folder, count_found, NULL, &never), 0);
+        ck_assert_uint_eq(n_found, 1);
 }
 
 static void truncate_file(const char *file)
