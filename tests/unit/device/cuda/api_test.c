@@ -77,8 +77,10 @@ __attribute__((constructor)) static void print_opened(void)
 static char *opened_in(const char *folder, const char *environment)
 {
         static char line[2048];
-        char *command = format_text("PRINT_OPENED=1 %s LD_LIBRARY_PATH=%s /proc/%d/exe", environment, folder, getpid());
-        FILE *f = popen(command, "re");
+        /* Of this process, since an emulator's link differs for others. */
+        char *self = realpath("/proc/self/exe", NULL);
+        FILE *f = popen(format_text("PRINT_OPENED=1 %s LD_LIBRARY_PATH=%s %s", environment, folder, self), "re");
+        free(self);
         ck_assert_ptr_nonnull(f);
         if (!fgets(line, sizeof(line), f))
                 line[0] = '\0';
