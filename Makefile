@@ -309,7 +309,8 @@ coverage-run: tests
 		$(if $(filter %/faults,$(CHOSEN)),$(BUILD)$(ONLY_DIR)/tests/integration/server 'faults.a_failed_call_fails*' || status=1;) \
 		tests/coverage.py $(BUILD) && exit $$status
 
-## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, the packages, 40 mutants and the coverage, and print the result of each;
+## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, the packages, the image, arm64, 40 mutants and the coverage, and print
+##              the result of each;
 ##              STAGES="soak fuzz" runs these only
 nightly: FUZZ_SECONDS := 600
 nightly: UNTIL := sanitizers
@@ -548,6 +549,18 @@ RELEASES ?= bookworm trixie
 check-packages: $(BUILD)/tests/integration/packages | $(BUILD)/deps-packages
 	@tests/packages.sh $(BUILD) $(VERSION) $(COMMIT) $(RELEASES)
 
+## check-arm64  cross-build for arm64 in a system of Debian 12, and run unit tests that depend on pages, instructions or the order
+##              of memory there in qemu, with pages of each size in SIZES="4 16 64" (KiB), and a few integration tests with the
+##              first size; then the packages. Needs root, Linux 6.7 and Debian's mirror. ONLY as for check
+SIZES ?= 4 16 64
+UNITS_ARM64 := $(filter $(addprefix tests/unit/,$(addprefix base/,crc32c fallback/% hash quota sys/% thread/%) client/client_attach% \
+	device/% $(addprefix io/,disk/% file/% object reader/% staging) model/% proto/% resident/%),$(CHECKS))
+# Each kind of source, a life, leases, a restart, publications, what the library does, and a fake GPU.
+SHORT_ARM64 := $(foreach f,cli sources during_load lifecycle residency restart published disk_cache protocol_violations roles \
+	cuda,$(filter tests/integration/%/$f,$(TEST_FILES)))
+check-arm64: | $(BUILD)/deps-packages
+	@ONLY='$(ONLY)' tests/arm64.sh $(BUILD) $(COMMIT) '$(SIZES)' $(if $(ONLY),$(CHOSEN) --,$(UNITS_ARM64) -- $(SHORT_ARM64))
+
 ## clean        remove all build directories
 clean:
 	rm -rf build build-*
@@ -564,5 +577,5 @@ help:
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
 .PHONY: always all kubernetes manifests tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
-	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall deb image check-image check-packages clean help
+	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install uninstall deb image check-image check-packages check-arm64 clean help
 .SECONDARY:
