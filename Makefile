@@ -325,10 +325,10 @@ PROJECT_URL ?=
 MINIMAL_DIR := $(BUILD)/minimal
 LIBS_MINIMAL = $(subst -lexpat,-l:libexpat.a,$(shell PKG_CONFIG_PATH=$(abspath $(MINIMAL_DIR))/lib/pkgconfig $(PKG_CONFIG) --libs $(PKGS_DAEMON)))
 wheel: all $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR)/streamerd) | $(BUILD)/deps-python
-	@PROJECT_URL='$(PROJECT_URL)' client/python/wheel.sh $(BUILD) $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR))
+	@PROJECT_URL='$(PROJECT_URL)' EMULATOR='$(EMULATOR)' STRIP=$(CROSS_COMPILE)strip client/python/wheel.sh $(BUILD) $(if $(filter-out 0,$(MINIMAL)),$(MINIMAL_DIR))
 
 $(MINIMAL_DIR)/complete: client/python/minimal.sh | $(BUILD)/deps-build $(BUILD)/deps-wheel
-	$(call run,BUILD)$< $(MINIMAL_DIR)
+	$(call run,BUILD)$(if $(CROSS_COMPILE),HOST=$(CROSS_COMPILE:%-=%) CC='$(CC)' AR='$(AR)' PKG_CONFIG='$(PKG_CONFIG)') $< $(MINIMAL_DIR)
 
 # The daemon's objects, linked with other libraries.
 $(MINIMAL_DIR)/streamerd: $(BUILD)/streamerd $(MINIMAL_DIR)/complete
@@ -551,7 +551,7 @@ check-packages: $(BUILD)/tests/integration/packages | $(BUILD)/deps-packages
 
 ## check-arm64  cross-build for arm64 in a system of Debian 12, and run unit tests that depend on pages, instructions or the order
 ##              of memory there in qemu, with pages of each size in SIZES="4 16 64" (KiB), and a few integration tests with the
-##              first size; then the packages. Needs root, Linux 6.7 and Debian's mirror. ONLY as for check
+##              first size; then the packages and the wheel. Needs root, Linux 6.7 and Debian's mirror. ONLY as for check
 SIZES ?= 4 16 64
 UNITS_ARM64 := $(filter $(addprefix tests/unit/,$(addprefix base/,crc32c fallback/% hash quota sys/% thread/%) client/client_attach% \
 	device/% $(addprefix io/,disk/% file/% object reader/% staging) model/% proto/% resident/%),$(CHECKS))

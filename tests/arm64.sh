@@ -4,8 +4,8 @@
 # arm64.sh BUILD COMMIT 'SIZE...' FILE... -- FILE...: cross-builds everything for arm64 in a system of Debian 12 below
 # BUILD/arm64, which has the libraries of both architectures. It runs the tests of the first files there in qemu, with
 # pages of each size (4, 16, 64: KiB), and of the other files with the first size. Programs that tests use, such as nginx,
-# are this machine's. Then it builds the packages, examines and uses them. The reports are in BUILD/arm64:
-# SIZE and packages. Needs root and Linux 6.7. With $ONLY, as for `make check`, it runs tests alone.
+# are this machine's. Then it builds the packages and the wheel, examines and uses them. The reports are in BUILD/arm64:
+# SIZE, packages and wheel. Needs root and Linux 6.7. With $ONLY, as for `make check`, it runs tests alone.
 set -euo pipefail
 
 build=$(realpath "$1") commit=$2 sizes=$3
@@ -34,7 +34,7 @@ if [ ! -e "$folder/complete" ]; then
         inside "$root" sh -c 'cd /root/streamerd && apt-get -qq -y --no-install-recommends --host-architecture arm64 \
                 --build-profiles cross build-dep . && apt-get -qq -y --no-install-recommends install build-essential \
                 check:arm64 crossbuild-essential-arm64 curl file git libmicrohttpd-dev:arm64 lintian man-db nginx-light openssl \
-                python3 python3-botocore qemu-user-static' >"$folder/log" 2>&1 || { tail -n 20 "$folder/log" >&2; exit 1; }
+                python3 python3-botocore python3-venv qemu-user-static' >"$folder/log" 2>&1 || { tail -n 20 "$folder/log" >&2; exit 1; }
         touch "$folder/complete"
 fi
 
@@ -76,7 +76,8 @@ use='
         export STREAMERD_SOCKET=/tmp/socket
         until [ -S $STREAMERD_SOCKET ]; do kill -0 $daemon; sleep 0.1; done
         streamerctl load /tmp/model.safetensors
-        [ "$(streamerctl cat model greeting)" = hello ]
+        [ "$(streamerctl cat model greeting)" = hello ]'
+used='
         kill $daemon
         wait $daemon'
 emulated=(/src/tests/lib/emulated.sh /usr/bin/qemu-aarch64-static sh -eu -c)
@@ -96,17 +97,43 @@ packages() {
                 done'
         inside "$root" sh -euc "$all_arm64" - /packages/files
         inside "$root" sh -c 'apt-get -qq -y --no-install-recommends install --reinstall /packages/deb/*_arm64.deb'
-        inside "$root" "${emulated[@]}" "streamerd --version $use"
+        inside "$root" "${emulated[@]}" "streamerd --version $use $used"
         inside "$root" apt-get -qq -y purge streamerd libstreamer-client-dev
 }
 
+# Of Python for arm64 only the files are here, since this machine's is installed.
+wheel() {
+        inside "$root" make -C /src "${arm64[@]}" wheel
+        inside "$root" sh -euc 'rm -rf /wheel && mkdir /wheel && python3 -m zipfile -e /build/wheel/*.whl /wheel
+                chmod +x /wheel/streamerd/bin/*'
+        inside "$root" sh -euc "$all_arm64" - /wheel
+        [ -e "$root/python/complete" ] || inside "$root" sh -euc 'rm -rf /python && mkdir /python && cd /python
+                for package in libpython3.11-minimal libpython3.11-stdlib python3.11-minimal libffi8 zlib1g; do
+                        apt-get -qq download $package:arm64
+                        dpkg-deb -x ${package}_*.deb .
+                done
+                /build/venv-wheel/bin/pip download --quiet --no-deps --only-binary :all: --platform manylinux2014_aarch64 \
+                        --python-version 3.11 numpy==2.2.6
+                python3 -m zipfile -e numpy-*.whl .
+                touch complete'
+        inside "$root" "${emulated[@]}" "export PATH=/wheel/streamerd/bin:\$PATH; $use
+                PYTHONHOME=/python/usr PYTHONPATH=/wheel:/python LD_LIBRARY_PATH=/python/usr/lib/aarch64-linux-gnu \
+                        /python/usr/bin/python3.11 -c 'import streamerd
+model = streamerd.open(\"model\", framework=\"numpy\")
+assert bytes(model[\"greeting\"]) == b\"hello\"' $used"
+}
+
+step() { # packages or wheel
+        local result=ok
+        echo "==> $1"
+        # A subshell of its own for errors to end.
+        bash -euo pipefail -c "$(declare -f inside packages wheel); $(declare -p root commit arm64 use used emulated all_arm64); $1" \
+                >"$folder/$1" 2>&1 || { status=1 result=FAILED && tail -n 20 "$folder/$1"; }
+        table+="$1: $result"$'\n'
+}
 if [ -z "${ONLY:-}" ]; then
-        echo "==> packages"
-        # A shell of its own, which ends at the first error.
-        result=ok
-        bash -euo pipefail -c "$(declare -f inside packages); $(declare -p root commit use emulated all_arm64); packages" \
-                >"$folder/packages" 2>&1 || { status=1 result=FAILED && tail -n 20 "$folder/packages"; }
-        table+="packages: $result"$'\n'
+        step packages
+        step wheel
 fi
 printf '\n%s' "$table"
 exit $status

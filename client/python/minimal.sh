@@ -4,6 +4,7 @@
 # minimal.sh DIR: static libraries for the wheel in DIR/lib, with their licences in DIR/licenses: libcurl and libexpat of
 # the distribution's own sources, with its security patches, without what streamerd does not use. The distribution's libraries need 26 others: HTTP/2, international names, RTMP, SSH, Kerberos, LDAP, compression.
 # They call no function of glibc that is newer than those of the programs. Needs no rights: apt has its lists below DIR.
+# $HOST: for another architecture (aarch64-linux-gnu), with $CC, $AR and $PKG_CONFIG for it.
 set -eu
 dir=$1
 rm -rf "$dir"
@@ -44,7 +45,7 @@ build() { # NAME MAKE-FOLDERS CONFIGURE-OPTION...
         local name=$1 parts=$2
         shift 2
         cd "$dir/$name"-*/
-        ./configure --quiet --prefix="$dir" --disable-shared "$@" >>"$log" 2>&1 || give_up "$name cannot be configured"
+        ./configure --quiet ${HOST:+--host="$HOST"} --prefix="$dir" --disable-shared "$@" >>"$log" 2>&1 || give_up "$name cannot be configured"
         for part in $parts; do
                 make -s "-j$(nproc)" -C "$part" install >>"$log" 2>&1 || give_up "$name cannot be built"
         done
@@ -62,10 +63,10 @@ folder=$(dirname "$(find . -name xmlparse.c | head -n 1)")
 touch "$folder/expat_config.h"
 for file in xmlparse xmltok xmlrole; do
         # shellcheck disable=SC2086 # options
-        cc $CFLAGS -DHAVE_GETRANDOM -DXML_NS -DXML_DTD -DXML_GE=1 -DXML_CONTEXT_BYTES=1024 -DBYTEORDER=1234 "-I$folder" \
+        ${CC:-cc} $CFLAGS -DHAVE_GETRANDOM -DXML_NS -DXML_DTD -DXML_GE=1 -DXML_CONTEXT_BYTES=1024 -DBYTEORDER=1234 "-I$folder" \
                 -c -o "$file.o" "$folder/$file.c" >>"$log" 2>&1 || give_up 'expat cannot be built'
 done
-ar rcs "$dir/lib/libexpat.a" xml*.o
+"${AR:-ar}" rcs "$dir/lib/libexpat.a" xml*.o
 cp debian/copyright "$dir/licenses/libexpat"
 cd "$dir"
 rm -rf apt {curl,expat}[-_]*

@@ -6,6 +6,7 @@
 # auditwheel copies libraries in and gives the wheel the tag of the oldest system on which it runs: build it on the
 # oldest distribution to be supported. The licences of the libraries, those that are linked statically included, are
 # in dist-info/licenses; licences.txt has their names, of which the metadata's expression is made.
+# $STRIP and $EMULATOR: of programs for another architecture, in a system that has their libraries.
 set -eu
 build=$(realpath "$1")
 minimal=${2:+$(realpath "$2")}
@@ -27,9 +28,9 @@ mkdir -p "$tree"
 cp -r pyproject.toml setup.py ../../LICENSE streamerd "$tree"
 find "$tree" -name __pycache__ -exec rm -rf {} +
 mkdir "$tree/streamerd/lib" "$tree/streamerd/bin"
-strip --strip-unneeded -o "$tree/streamerd/lib/libstreamer-client.so.0" "$build/libstreamer-client.so.0"
-strip -o "$tree/streamerd/bin/streamerd" "$daemon"
-strip -o "$tree/streamerd/bin/streamerctl" "$build/streamerctl"
+"${STRIP:-strip}" --strip-unneeded -o "$tree/streamerd/lib/libstreamer-client.so.0" "$build/libstreamer-client.so.0"
+"${STRIP:-strip}" -o "$tree/streamerd/bin/streamerd" "$daemon"
+"${STRIP:-strip}" -o "$tree/streamerd/bin/streamerctl" "$build/streamerctl"
 
 # The C library is the system's, as PEP 600 says; the files of /usr are those of a merged /lib.
 copyright() { # FILE: the path of its package's copyright
@@ -38,8 +39,11 @@ copyright() { # FILE: the path of its package's copyright
         [ -n "$package" ] && echo "/usr/share/doc/$package/copyright"
 }
 mkdir "$tree/licenses"
+loader=$(LC_ALL=C readelf -l "$daemon" | sed -n 's/.*interpreter: \(.*\)]/\1/p')
 if command -v dpkg-query >/dev/null; then
-        ldd "$daemon" "$build/streamerctl" "$build/libstreamer-client.so.0" |
+        for program in "$daemon" "$build/streamerctl" "$build/libstreamer-client.so.0"; do
+                ${EMULATOR:-} "$loader" --list "$program"
+        done |
                 sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u | while read -r library; do
                 text=$(copyright "$library") || { echo "wheel.sh: no package has $library" >&2; exit 1; }
                 package=$(basename "$(dirname "$text")")
@@ -56,7 +60,9 @@ if [ -n "$minimal" ]; then
 fi
 python describe.py "$tree" ../../docs/python.md
 
-python -m build --wheel --no-isolation --outdir "$build/wheel/raw" "$tree" >"$build/wheel/log" 2>&1 ||
+# The platform of the programs, not that of Python.
+platform=linux-$(LC_ALL=C readelf -h "$daemon" | sed -n -e 's/.*Machine: *AArch64/aarch64/p' -e 's/.*Machine:.*X86-64/x86_64/p')
+_PYTHON_HOST_PLATFORM=$platform python -m build --wheel --no-isolation --outdir "$build/wheel/raw" "$tree" >"$build/wheel/log" 2>&1 ||
         { tail -n 20 "$build/wheel/log" >&2; exit 1; }
 auditwheel repair --wheel-dir "$build/wheel" "$build"/wheel/raw/*.whl >>"$build/wheel/log" 2>&1 ||
         { tail -n 20 "$build/wheel/log" >&2; exit 1; }
