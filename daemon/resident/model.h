@@ -187,7 +187,7 @@ struct generation {
         bool full_logged;            /* the lack of capacity in the fd store was logged */
         bool was_shared;             /* DEVICE_SHARED_WRITABLE: with processes of the user `shared_by` */
         unsigned char idle_place;    /* enum idle_place */
-        unsigned char stored;        /* enum stored_state, set by generation_set_stored() alone */
+        enum stored_state stored;    /* set by generation_set_stored() alone */
         unsigned n_fallbacks;        /* names of newer generations that have it as their fallback */
         uid_t shared_by;
 
