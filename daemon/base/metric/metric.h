@@ -81,7 +81,7 @@ enum metric_label {
         M(MODELS,          GAUGE,   "streamerd_models",                    STATE,   "Generations of models by state") \
         M(LOADS_RUNNING,   GAUGE,   "streamerd_loads_running",             NONE,    "Running and waiting loads") \
         M(LOADS,           COUNTER, "streamerd_loads_total",               RESULT,  "Completed loads, by result; shared: the model was resident already") \
-        M(LOAD_ERRORS,     COUNTER, "streamerd_load_errors_total",         CODE,    "Failed loads, by code") \
+        M(LOAD_ERRORS,     COUNTER, "streamerd_load_errors_total",         CODE,    "Failed loads, by code; outside the roots: not-found") \
         M(LOAD_SECONDS,    SECONDS, "streamerd_load_seconds",              NONE,    "Duration of loads that became ready") \
         M(LOAD_STAGES,     COUNTER_SECONDS, "streamerd_load_stage_seconds_total", STAGE, "Time of loads that became ready, by stage, summed over threads") \
         M(LOAD_BYTES,      BYTES,   "streamerd_load_bytes",                NONE,    "Size of loads that became ready") \
