@@ -51,26 +51,30 @@ static void begin(void)
 
 FIXTURE(.each = {begin, NULL}, .unavailable = disks_unavailable);
 
-static const char *filler(void)
+#define FILES                                                                                                          \
+        16 /* of others: one takes what free space lies in a few pieces, and may need a block for a list of them */
+
+static const char *filler(unsigned i)
 {
-        return format_text("%s/others", cache_path());
+        return format_text("%s/others-%u", cache_path(), i);
 }
 
 /* Others take all blocks of the disk but so many. */
 static void fill(unsigned blocks)
 {
         struct statvfs fs;
-        int fd = must(open(filler(), O_CREAT | O_WRONLY, 0600));
-        off_t size = 0;
-        for (;;) {
-                must(fstatvfs(fd, &fs));
-                off_t more = ((off_t)fs.f_bavail - (off_t)blocks) * BLOCK;
-                if (more <= 0 || posix_fallocate(fd, size, more) != 0)
-                        break;
-                size += more;
+        for (unsigned i = 0; i < FILES; i++) {
+                int fd = must(open(filler(i), O_CREAT | O_WRONLY, 0600));
+                off_t size = 0, more;
+                do {
+                        must(fstatvfs(fd, &fs));
+                        more = ((off_t)fs.f_bavail - (off_t)blocks) * BLOCK;
+                        size += more;
+                } while (more > 0 && posix_fallocate(fd, size - more, more) == 0);
+                close(fd);
         }
+        must(statvfs(cache_path(), &fs));
         ck_assert_uint_le(fs.f_bavail, blocks);
-        close(fd);
 }
 
 static bool is_begun(void)
@@ -106,7 +110,8 @@ TEST(a_disk_that_becomes_full_meanwhile_costs_the_entry_and_not_the_load, EACH(f
         ck_assert(log_wait_for(disk_daemon.log, format_text("%u entries, ", (unsigned)entries)));
         check_entries(entries);
         ck_assert_str_eq(load_from(SOURCE, model), entries > 0 ? "disk" : "store");
-        must(unlink(filler()));
+        for (unsigned i = 0; i < FILES; i++)
+                must(unlink(filler(i)));
         store_behind(SOURCE, model, 1);
         ck_assert_str_eq(load_from(SOURCE, model), "disk");
         check_entries(1);
