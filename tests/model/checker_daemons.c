@@ -94,13 +94,15 @@ void start_daemon(struct checker *c, enum checker_kind kind, const char *folder)
 
 /* ---- the disk cache ---- */
 
-/* False: it was evicted meanwhile. */
+/* False: it was evicted meanwhile, or is still being written and has no byte yet. */
 static bool damage_file(struct checker *c, const char *path)
 {
         unsigned char byte;
+        struct stat st = {0};
         int fd = open(path, O_RDWR);
-        off_t at = fd >= 0 ? (off_t)random_below(c, file_size(path)) : 0;
-        bool damaged = fd >= 0 && pread(fd, &byte, 1, at) == 1;
+        bool has_bytes = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0;
+        off_t at = has_bytes ? (off_t)random_below(c, (uint64_t)st.st_size) : 0;
+        bool damaged = has_bytes && pread(fd, &byte, 1, at) == 1;
         if (damaged) {
                 byte ^= 1;
                 must(pwrite(fd, &byte, 1, at));
