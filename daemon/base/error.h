@@ -15,7 +15,7 @@ struct error {
         int code;         /* 0, or STREAMER_E* */
         char text[1000];  /* "what: why (where)", one line of printable UTF-8 */
         bool outside;     /* the source is outside the roots */
-        bool unreachable; /* the store gave no answer, or none but that it cannot serve (5xx) */
+        bool unreachable; /* the store gave no answer, or none but that it cannot serve (5xx): no refusal */
 };
 
 /* Sets and returns code; `outside` and `unreachable` become false. Control bytes in the formatted text are escaped as

@@ -106,6 +106,14 @@ static inline struct sources sources_for(const struct sources *sources, struct s
                                 .n_also = sources->n_also};
 }
 
+/* What the requests for a source's objects are made with. */
+struct http_access;
+struct source_reach {
+        struct http_access *access; /* a reference, or NULL: no credentials */
+        char *url;                  /* the objects' URLs begin with it */
+};
+void source_reach_deinit(struct source_reach *reach); /* accepts a zeroed one */
+
 /* A kind of source. The functions of the same names describe the contracts. */
 struct source_ops {
         const char *const *schemes; /* "s3://", ..., NULL; "": no scheme */
@@ -118,6 +126,9 @@ struct source_ops {
         bool (*known_lane)(const char *canonical, uint64_t *lane); /* NULL: lane() reads no file */
         int (*open)(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                     struct error *error);
+        /* NULL: it has no URLs. */
+        int (*reach)(const struct sources *sources, const char *canonical, struct source_reach *reach,
+                     struct error *error);
         /* NULL: a sidecar is as accessible as its source. */
         char *(*sidecar_uri)(const char *canonical, const char *name);
         /* NULL: cannot be listed, which yields an empty list. */

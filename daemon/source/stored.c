@@ -48,31 +48,40 @@ struct disk_source *source_describe(const char *canonical, const struct source_s
 
 /* ---- opening ---- */
 
-static int open_index(const struct sources *sources, const struct disk_member *member, struct source_set *set,
-                      struct error *error)
+/* Where it was stored from another server than is configured now, without credentials, which are not for that one. */
+static int open_member(const struct sources *sources, const struct disk_member *member,
+                       const struct source_reach *reach, struct object *object, struct error *error)
 {
-        return object_http_open_stored(sources->http, sources->disk, member, &set->index_object, error)
+        bool reached = reach->url != NULL && strncmp(member->url, reach->url, strlen(reach->url)) == 0;
+        return object_http_open_stored(sources->http, sources->disk, member, reached ? reach->access : NULL, object,
+                                       error);
+}
+
+static int open_index(const struct sources *sources, const struct disk_member *member, const struct source_reach *reach,
+                      struct source_set *set, struct error *error)
+{
+        return open_member(sources, member, reach, &set->index_object, error)
                        ?: object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error)
                        ?: source_set_index(set, error);
 }
 
-static int open_members(const struct sources *sources, const struct disk_source *source, struct source_set *set,
-                        struct error *error)
+static int open_members(const struct sources *sources, const struct disk_source *source,
+                        const struct source_reach *reach, struct source_set *set, struct error *error)
 {
         bool indexed = source->members[0].is_index;
         size_t n = source->n - indexed;
-        int r = indexed ? open_index(sources, &source->members[0], set, error) : 0;
+        int r = indexed ? open_index(sources, &source->members[0], reach, set, error) : 0;
         if (r == 0 && (n == 0 || (indexed && set->index.n_files != n)))
                 r = error_set(error, STREAMER_EFAILED, "it is not in the disk cache any more (%s)",
                               source->members[0].path);
         r = r ?: source_set_reserve(set, n, error);
         for (size_t i = 0; r == 0 && i < n; i++)
-                r = object_http_open_stored(sources->http, sources->disk, &source->members[i + indexed],
-                                            &set->objects[i], error);
+                r = open_member(sources, &source->members[i + indexed], reach, &set->objects[i], error);
         return r;
 }
 
-bool source_open_stored(const struct sources *sources, const char *canonical, struct source_set *set)
+bool source_open_stored(const struct sources *sources, const char *canonical, const struct source_reach *reach,
+                        struct source_set *set)
 {
         unsigned char id[DISK_ID_SIZE];
         struct error error = {0};
@@ -81,11 +90,32 @@ bool source_open_stored(const struct sources *sources, const char *canonical, st
         if (source == NULL)
                 return false;
         *set = (struct source_set){0};
-        int r = open_members(sources, source, set, &error);
+        int r = open_members(sources, source, reach, set, &error);
         disk_cache_put_source(sources->disk, source);
         if (r < 0) {
                 log_warn("disk cache: a source cannot be opened: %s", error.text);
                 source_set_deinit(set);
         }
         return r == 0;
+}
+
+static void add_asked(const struct object **asked, size_t *n, const struct object *object,
+                      const struct source_reach *reach)
+{
+        if (object->ops != NULL && object_http_is_below(object, reach->url))
+                asked[(*n)++] = object;
+}
+
+int source_ask(const struct source_set *set, const struct source_reach *reach, struct error *error)
+{
+        size_t n = 0;
+        cleanup_free const struct object **asked = calloc(set->n_objects + 1, sizeof(*asked));
+        if (asked == NULL)
+                return error_no_memory(error);
+        if (reach->url == NULL)
+                return 0;
+        add_asked(asked, &n, &set->index_object, reach);
+        for (size_t i = 0; i < set->n_objects; i++)
+                add_asked(asked, &n, &set->objects[i], reach);
+        return object_http_ask(asked, n, error);
 }

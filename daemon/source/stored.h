@@ -9,7 +9,14 @@
 
 struct disk_source;
 
+struct source_reach;
+
 /* Of an open set, all of whose objects have labels. NULL: one has none, or no memory. */
 struct disk_source *source_describe(const char *canonical, const struct source_set *set);
-/* False: it is not stored, or not all of it any more; nothing is left open. */
-bool source_open_stored(const struct sources *sources, const char *canonical, struct source_set *set);
+/* What a copy lacks is requested as `reach` says (zeroed: without credentials). False: it is not stored, or not all of
+ * it any more; nothing is left open. */
+bool source_open_stored(const struct sources *sources, const char *canonical, const struct source_reach *reach,
+                        struct source_set *set);
+/* Before a set that was opened so is used without the store's word: each object is asked for once. An error: the store
+ * refuses one. 0: it cannot be asked, or has them. */
+int source_ask(const struct source_set *set, const struct source_reach *reach, struct error *error);

@@ -124,26 +124,63 @@ static int assume(const struct source_ops *ops, const struct sources *sources, s
         return ops == &source_local && sources->caller != NULL ? caller_assume(sources->caller, assumed, error) : 0;
 }
 
+void source_reach_deinit(struct source_reach *reach)
+{
+        http_access_unref(reach->access);
+        free(reach->url);
+        *reach = (struct source_reach){.access = NULL};
+}
+
+/* Nothing where the settings are wrong: then the store is not asked at all. */
+static void find_reach(const struct source_ops *ops, const struct sources *sources, const char *canonical,
+                       struct source_reach *reach)
+{
+        struct error ignored;
+        if (ops->reach != NULL && ops->reach(sources, canonical, reach, &ignored) < 0)
+                source_reach_deinit(reach);
+}
+
+/* Without the store, which cannot be asked, as `error` says. A refusal takes the error's place. */
+static bool open_offline(const struct source_ops *ops, const struct sources *sources, const char *canonical,
+                         struct source_set *set, struct error *error)
+{
+        cleanup_with(source_reach_deinit) struct source_reach reach = {.access = NULL};
+        struct error refusal;
+        require(error->unreachable);
+        find_reach(ops, sources, canonical, &reach);
+        if (!source_open_stored(sources, canonical, &reach, set))
+                return false;
+        if (source_ask(set, &reach, &refusal) < 0) {
+                source_set_deinit(set);
+                *error = refusal;
+                return false;
+        }
+        set->stale = true;
+        return true;
+}
+
 int source_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                 struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
         cleanup_with(caller_drop) struct assumed assumed = {.ids = IDS_OWN};
         *set = (struct source_set){0};
-        /* Digests that are published are not stored. */
-        if (!want_sha256 && ops->is_fixed != NULL && ops->is_fixed(canonical) &&
-            source_open_stored(sources, canonical, set))
-                return 0;
+        bool may_be_stored = !want_sha256 && sources->disk != NULL; /* digests that are published are not stored */
+        if (may_be_stored && ops->is_fixed != NULL && ops->is_fixed(canonical)) {
+                cleanup_with(source_reach_deinit) struct source_reach reach = {.access = NULL};
+                find_reach(ops, sources, canonical, &reach);
+                if (source_open_stored(sources, canonical, &reach, set))
+                        return 0;
+        }
         int r = assume(ops, sources, &assumed, error) ?: ops->open(sources, canonical, want_sha256, set, error);
         if (r == 0)
                 return 0;
         source_set_deinit(set);
-        if (!error->unreachable || want_sha256 || sources->disk == NULL || !disk_cache_serves_offline(sources->disk) ||
-            !source_open_stored(sources, canonical, set))
-                return r;
+        if (!may_be_stored || !error->unreachable || !disk_cache_serves_offline(sources->disk) ||
+            !open_offline(ops, sources, canonical, set, error))
+                return error->code;
         log_warn("the store cannot be asked, and what the disk cache has of the source is used, which may be stale: %s",
                  error->text);
-        set->stale = true;
         *error = (struct error){.code = 0};
         return 0;
 }

@@ -19,8 +19,11 @@
 
 static struct endpoint store;
 static _Atomic unsigned store_lists, store_gets, store_busy;
-static _Atomic uint64_t store_bytes;       /* of objects, that were sent */
-static _Atomic int store_status;           /* of every answer; 0: the store serves */
+static _Atomic uint64_t store_bytes;    /* of objects, that were sent */
+static _Atomic int store_status;        /* of every answer; 0: the store serves */
+static _Atomic int store_list_status;   /* of lists alone; likewise */
+static _Atomic int store_object_status; /* of objects whose URL has the next; likewise */
+static const char *_Atomic store_object = "";
 static _Atomic bool store_has_no_versions; /* no ETag, and objects of just now */
 
 static struct daemon disk_daemon;
@@ -87,9 +90,11 @@ static inline void answer_store(struct endpoint *e, const struct endpoint_reques
 {
         const char *prefix = strstr(request->path, "prefix=");
         store_busy++;
-        if (store_status != 0) {
-                reply->status = store_status;
-        } else if (strncmp(request->path, "/b/?", 4) == 0) {
+        bool lists = strncmp(request->path, "/b/?", 4) == 0;
+        int status = lists ? store_list_status : strstr(request->path, store_object) ? store_object_status : 0;
+        if (store_status != 0 || status != 0) {
+                reply->status = store_status != 0 ? store_status : status;
+        } else if (lists) {
                 store_lists++;
                 char *decoded = format_text("%.*s", (int)strcspn(prefix + 7, "&"), prefix + 7);
                 for (char *at; (at = strstr(decoded, "%2F")) != NULL;) {

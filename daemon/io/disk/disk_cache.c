@@ -518,6 +518,14 @@ bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_
         return false;
 }
 
+bool disk_cache_has_version(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
+{
+        lock_scope(&cache->mutex);
+        await_scan(cache);
+        const struct disk_entry *entry = find(cache, id);
+        return entry != NULL && entry->state == DISK_STORED;
+}
+
 /* ---- space ---- */
 
 static bool is_pinned(const struct disk_cache *cache, const struct disk_entry *entry)

@@ -114,8 +114,9 @@ bool disk_cache_remove(struct disk_cache *cache, const unsigned char id[DISK_ID_
 
 /* ---- reading ---- */
 
-/* Some version of the object is stored. */
+/* Some version of the object is stored; this one is. */
 bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_SIZE]);
+bool disk_cache_has_version(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE]);
 /* Opens the copy of this version; its first bytes are read and compared. `size`: of the object; UINT64_MAX: not known.
  * NULL: it is not stored, or was dropped just now. Its close() is on any thread. */
 struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size);

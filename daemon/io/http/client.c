@@ -133,12 +133,13 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
         p->run->under_way--;
         if (http_status_slow_down(t->answer.status))
                 http_halve_concurrency(&p->run->limit, &p->run->slowed_ns, now_ns());
-        if (outcome == HTTP_RETRY && http_retry(t, &p->retry))
+        bool may_retry = !fetch->probes || http_status_is_refusal(t->answer.status);
+        if (outcome == HTTP_RETRY && may_retry && http_retry(t, &p->retry))
                 return;
         bool ok =
                 outcome == HTTP_OK || (t->answer.status >= 300 && fetch->accepts != NULL && fetch->accepts(&t->answer));
         p->run->left--;
-        p->run->failed = p->run->failed || !ok;
+        p->run->failed = p->run->failed || (!ok && !fetch->probes);
         fetch->error = ok ? (struct error){0} : t->error;
         fetch->got = ok && t->answer.status < 300 ? t->received : 0;
         fetch->answer = t->answer;
@@ -196,10 +197,16 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
         http_loop_deinit(&own);
         if (run.left == 0 && !run.failed)
                 return 0;
-        for (size_t i = 0; i < n; i++)
-                if (fetches[i].error.code != 0) {
-                        *error = fetches[i].error;
-                        return error->code;
-                }
+        const struct error *failure = NULL;
+        for (size_t i = 0; i < n; i++) {
+                const struct error *e = &fetches[i].error;
+                if (e->code != 0 && !fetches[i].probes &&
+                    (failure == NULL || (failure->unreachable && !e->unreachable)))
+                        failure = e;
+        }
+        if (failure != NULL) {
+                *error = *failure;
+                return error->code;
+        }
         return error_set(error, STREAMER_ECANCELED, "given up: cancelled, or the daemon is ending");
 }

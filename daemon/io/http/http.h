@@ -142,6 +142,9 @@ struct http_fetch {
         struct http_request request;
         uint64_t max_body; /* STREAMER_EFAILED if there is more; with a Range: its length */
         bool fresh;        /* over a connection of its own */
+        /* Made for its status alone: tried once (again with other credentials), and its failure, which is in `error`,
+         * is none of the others. */
+        bool probes;
         unsigned char *to; /* destination of the body, max_body bytes; NULL: answer.body */
         /* Whether an answer that is none by its status (which is known, and no redirect) is a success for this fetch:
          * one that is retried is so after the last try. NULL: no. */
@@ -158,8 +161,8 @@ bool http_accepts_any(const struct http_answer *answer);    /* every status */
 bool http_accepts_empty(const struct http_answer *answer);  /* 416 to a range from byte 0: the object has no bytes */
 bool http_accepts_absent(const struct http_answer *answer); /* 404, 410 and the same */
 
-/* Until all are done; on a worker. 0, or the first failure. With a Range, a server that does not support ranges is read
- * up to the range's end: see answer.status. */
+/* Until all are done; on a worker. 0, or the first failure; of several one that is no outage, if there is one. With a
+ * Range, a server that does not support ranges is read up to the range's end: see answer.status. */
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
 static inline void http_fetch_deinit(struct http_fetch *fetch)
 {
@@ -216,6 +219,10 @@ bool http_etag_same(const char *a, const char *b);
 bool http_etag_strong(const char *etag);
 
 bool http_status_slow_down(int status); /* 429, 503 */
+/* No answer (0), or every 5xx: the server cannot serve now, whoever asks for whatever. */
+bool http_status_is_outage(int status);
+/* 401, 403, 404, 410: this client may not have it, or it does not exist. */
+bool http_status_is_refusal(int status);
 /* The server asks to slow down: halves *n, at least one remains. It may answer all requests in flight so, of which one
  * counts: false if *n was halved a moment ago, at *slowed_ns (0: never). */
 bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now);

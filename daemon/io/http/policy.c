@@ -311,6 +311,16 @@ bool http_status_slow_down(int status)
         return status == 429 || status == 503;
 }
 
+bool http_status_is_outage(int status)
+{
+        return status == 0 || (status >= 500 && status <= 599);
+}
+
+bool http_status_is_refusal(int status)
+{
+        return status == 401 || status == 403 || status == 404 || status == 410;
+}
+
 bool http_status_retry(int status)
 {
         return status == 408 || status == 421 || status == 425 || status == 429 ||

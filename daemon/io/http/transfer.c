@@ -540,6 +540,7 @@ static enum http_outcome status_outcome(struct http_transfer *t)
                 cleanup_free char *said = strdup(t->error.text);
                 error_set(&t->error, STREAMER_EFAILED, "the object was replaced while it was read: %s", said ?: "412");
         }
+        t->error.unreachable = http_status_is_outage(t->answer.status);
         return outcome;
 }
 
@@ -742,6 +743,6 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry)
         if (t->answer.status >= 300)
                 report_refusal(t);
         error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
-        t->error.unreachable = t->answer.status == 0 || t->answer.status >= 500;
+        t->error.unreachable = http_status_is_outage(t->answer.status);
         return false;
 }

@@ -4,8 +4,8 @@
  * supports ranges, and contains the object's beginning, which of a safetensors file is its header. Of these bytes only
  * the header is stored, so that 4,096 shards do not cost their speculative bytes in memory.
  *
- * Of an object that the disk cache has in the version that is listed nothing is requested; of one that it has in some
- * version, only what tells the present one. A copy of that is read instead (object->copy).
+ * Of an object that the disk cache probably has, only what tells the present version is requested, whatever a list has
+ * said: the answer also shows that the object may be read. A copy of that version is read instead (object->copy).
  *
  * At the end of a load most objects need no check: each range was requested by its ETag, and in a store that replaces
  * objects atomically this proves that the bytes are of the version that was opened. A web server may serve a file that
@@ -355,21 +355,14 @@ static void find_copy(struct object *object, uint64_t size)
                 object->copy = disk_cache_open(remote->disk, label.id, size);
 }
 
-/* The list has its version, and the disk cache the bytes: it is open without a request (object->copy), or has to be
- * asked for. */
-static int open_listed_copy(struct object *object, struct error *error)
-{
-        struct remote *remote = remote_of(object);
-        if (remote->content == NULL && (remote->listed_etag == NULL || !is_strong(remote, remote->listed_etag)))
-                return 0;
-        find_copy(object, UINT64_MAX);
-        return object->copy != NULL ? take_copy(object, error) : 0;
-}
-
-/* Some version of it is there: then the first answer need not bring its beginning. */
+/* The version in the list is there, or if the list has none some version: then the first answer need not bring its
+ * beginning. */
 static bool may_be_stored(const struct remote *remote)
 {
+        struct object_label label;
         unsigned char place[32];
+        if (identify_version(remote, &label))
+                return disk_cache_has_version(remote->disk, label.id);
         cleanup_free char *text = place_of(remote);
         return text != NULL && sha256_of(place, text) && disk_cache_has(remote->disk, place);
 }
@@ -604,10 +597,6 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         if (object->path == NULL || !remote->content != !url->content || remote->url == NULL ||
             (etag != NULL && remote->listed_etag == NULL) || (url->modified != NULL && remote->listed_time == NULL))
                 return error_no_memory(error);
-        *fetch = (struct http_fetch){.context = object};
-        int r = remote->disk != NULL && !url->ask ? open_listed_copy(object, error) : 0;
-        if (r < 0 || object->copy != NULL)
-                return r;
         uint64_t first = url->header > 0 && url->header < HEADER_BYTES_MAX ? url->header : FIRST_BYTES;
         first = url->text ? TEXT_BYTES : first;
         if (remote->disk != NULL && may_be_stored(remote))
@@ -634,7 +623,7 @@ static int refuse_whole(const struct object *object, const struct http_answer *a
 }
 
 int object_http_open_stored(struct http *http, struct disk_cache *disk, const struct disk_member *member,
-                            struct object *object, struct error *error)
+                            struct http_access *access, struct object *object, struct error *error)
 {
         struct remote *remote = calloc(1, sizeof(*remote));
         *object = (struct object){.ops = &object_http_ops, .path = strdup(member->path), .remote = remote};
@@ -642,6 +631,7 @@ int object_http_open_stored(struct http *http, struct disk_cache *disk, const st
                 return error_no_memory(error);
         pthread_mutex_init(&remote->mutex, NULL);
         remote->http = http;
+        remote->access = http_access_ref(access);
         remote->dialect = &etags;
         remote->url = strdup(member->url);
         remote->text = member->is_index;
@@ -652,6 +642,48 @@ int object_http_open_stored(struct http *http, struct disk_cache *disk, const st
         if (object->copy == NULL)
                 return error_set(error, STREAMER_EFAILED, "it is not in the disk cache any more (%s)", member->path);
         return take_copy(object, error);
+}
+
+bool object_http_is_below(const struct object *object, const char *url)
+{
+        return strncmp(remote_of(object)->url, url, strlen(url)) == 0;
+}
+
+/* Of at most HTTP_PARALLEL objects; adds how many were answered. */
+static int ask_some(const struct object *const *objects, size_t n, size_t *answered, struct error *error)
+{
+        cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
+        if (fetches == NULL)
+                return error_no_memory(error);
+        for (size_t i = 0; i < n; i++) {
+                remote_request(objects[i], 0, 1, &fetches[i].request);
+                fetches[i].request.if_match = NULL; /* in any version */
+                fetches[i].max_body = 1;
+                fetches[i].probes = true;
+        }
+        int r = http_fetch(remote_of(objects[0])->http, fetches, n, error);
+        for (size_t i = 0; i < n; i++) {
+                const struct http_fetch *f = &fetches[i];
+                *answered += f->answer.status != 0;
+                if (r == 0 && http_status_is_refusal(f->answer.status)) {
+                        require(f->error.code != 0);
+                        *error = f->error;
+                        r = error->code;
+                }
+                http_fetch_deinit(&fetches[i]);
+        }
+        return r;
+}
+
+int object_http_ask(const struct object *const *objects, size_t n, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0, answered = 0; r == 0 && i < n && (i == 0 || answered > 0); i += HTTP_PARALLEL) {
+                size_t left = n - i;
+                answered = 0; /* where nobody answers, asking for the others only takes time */
+                r = ask_some(objects + i, left < HTTP_PARALLEL ? left : HTTP_PARALLEL, &answered, error);
+        }
+        return r;
 }
 
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error)
@@ -687,19 +719,15 @@ int object_http_open(struct http *http, const struct object_url *urls, size_t n,
                      struct error *error)
 {
         cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
-        size_t n_fetches = 0;
         int r = 0;
         memset(objects, 0, n * sizeof(*objects));
         if (fetches == NULL)
                 return error_no_memory(error);
-        for (size_t i = 0; r == 0 && i < n; i++) {
-                r = object_http_prepare(http, &urls[i], &objects[i], &fetches[n_fetches], error);
-                n_fetches += fetches[n_fetches].request.url != NULL;
-        }
-        if (r == 0 && n_fetches > 0)
-                r = http_fetch(http, fetches, n_fetches, error);
-        for (size_t i = 0; i < n_fetches; i++) {
-                r = r ?: object_http_finish(fetches[i].context, &fetches[i], error);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = object_http_prepare(http, &urls[i], &objects[i], &fetches[i], error);
+        r = r ?: http_fetch(http, fetches, n, error);
+        for (size_t i = 0; i < n; i++) {
+                r = r ?: object_http_finish(&objects[i], &fetches[i], error);
                 http_fetch_deinit(&fetches[i]);
         }
         for (size_t i = 0; r < 0 && i < n; i++)

@@ -41,7 +41,6 @@ struct object_url {
         bool optional;                      /* it may be missing: then object.ops is NULL */
         struct disk_cache *disk;            /* where a copy may be; NULL: none is used or made */
         const char *content;                /* identifies the bytes, whatever their URL; NULL: it and the version do */
-        bool ask;                           /* the object is asked for, even if the list has its version */
 };
 
 /* Opens n concurrently. STREAMER_ENOENT (404, 410), STREAMER_EPERM (401, 403), STREAMER_EFAILED. On failure none is
@@ -49,17 +48,21 @@ struct object_url {
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error);
 
-/* The same in two steps, for callers that request more in the same round: they make the fetch between the two, unless
- * its request has no URL: then the object is open already. After a failure of either the caller deinits the object. */
+/* The same in two steps, for callers that request more in the same round: they make the fetch between the two. After a
+ * failure of either the caller deinits the object. */
 int object_http_prepare(struct http *http, const struct object_url *url, struct object *object,
                         struct http_fetch *fetch, struct error *error);
 int object_http_finish(struct object *object, const struct http_fetch *fetch, struct error *error);
 
-/* By its copy alone, without a request. STREAMER_EFAILED: there is none. After a failure the caller deinits the object.
- */
+/* By its copy alone, without a request. What the copy turns out to lack is requested with `access` (referenced, or
+ * NULL). STREAMER_EFAILED: there is none. After a failure the caller deinits the object. */
 struct disk_member;
 int object_http_open_stored(struct http *http, struct disk_cache *disk, const struct disk_member *member,
-                            struct object *object, struct error *error);
+                            struct http_access *access, struct object *object, struct error *error);
+bool object_http_is_below(const struct object *object, const char *url); /* its URL begins with this one */
+/* Of objects that were opened so: each is requested once. STREAMER_EPERM, STREAMER_ENOENT: the store refuses one. 0
+ * also if it does not answer, or cannot serve now. */
+int object_http_ask(const struct object *const *objects, size_t n, struct error *error);
 
 bool object_http_has_etag(const struct object *object, const char *etag); /* or a weak one that is equal to it */
 /* The list had another ETag for it: the object was replaced since then, or the list is wrong. It is open, and its

@@ -523,6 +523,12 @@ static int azure_open(const struct sources *sources, const char *canonical, bool
         return store_open(&ops, sources, canonical, want_sha256, set, error);
 }
 
+static int azure_reach(const struct sources *sources, const char *canonical, struct source_reach *reach,
+                       struct error *error)
+{
+        return store_reach(&ops, sources, canonical, reach, error);
+}
+
 static int azure_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                                struct error *error)
 {
@@ -540,6 +546,7 @@ const struct source_ops source_azure = {
         .canonical = azure_canonical,
         .default_name = azure_default_name,
         .open = azure_open,
+        .reach = azure_reach,
         .sidecar_uri = store_sidecar_uri,
         .list_sidecars = azure_list_sidecars,
         .open_sidecar = azure_open_sidecar,

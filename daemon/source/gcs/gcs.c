@@ -388,6 +388,12 @@ static int gcs_open(const struct sources *sources, const char *canonical, bool w
         return store_open(&ops, sources, canonical, want_sha256, set, error);
 }
 
+static int gcs_reach(const struct sources *sources, const char *canonical, struct source_reach *reach,
+                     struct error *error)
+{
+        return store_reach(&ops, sources, canonical, reach, error);
+}
+
 static int gcs_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                              struct error *error)
 {
@@ -405,6 +411,7 @@ const struct source_ops source_gcs = {
         .canonical = gcs_canonical,
         .default_name = gcs_default_name,
         .open = gcs_open,
+        .reach = gcs_reach,
         .sidecar_uri = store_sidecar_uri,
         .list_sidecars = gcs_list_sidecars,
         .open_sidecar = gcs_open_sidecar,

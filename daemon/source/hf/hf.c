@@ -436,6 +436,24 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
         return r;
 }
 
+/* Whatever the revision is. */
+static int hf_reach(const struct sources *sources, const char *canonical, struct source_reach *reach,
+                    struct error *error)
+{
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
+        struct parts parts;
+        require(split(canonical, 0, &parts));
+        int r = dir_init(&dir, sources, canonical, error);
+        if (r < 0)
+                return r;
+        reach->url = format_new("%s/%.*s/resolve/", sources->hf->endpoint, parts.repository_len, parts.repository);
+        if (reach->url == NULL)
+                return error_no_memory(error);
+        reach->access = dir.access;
+        dir.access = NULL;
+        return 0;
+}
+
 /* ---- sidecars ---- */
 
 static int hf_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
@@ -544,6 +562,7 @@ const struct source_ops source_hf = {
         .is_fixed = hf_is_fixed,
         .fixed_lane = WORK_LANE_REMOTE, /* one endpoint, one lane */
         .open = hf_open,
+        .reach = hf_reach,
         .list_sidecars = hf_list_sidecars,
         .open_sidecar = hf_open_sidecar,
 };

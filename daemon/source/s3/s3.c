@@ -118,6 +118,12 @@ static int s3_open(const struct sources *sources, const char *canonical, bool wa
         return store_open(&ops, sources, canonical, want_sha256, set, error);
 }
 
+static int s3_reach(const struct sources *sources, const char *canonical, struct source_reach *reach,
+                    struct error *error)
+{
+        return store_reach(&ops, sources, canonical, reach, error);
+}
+
 static int s3_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                             struct error *error)
 {
@@ -135,6 +141,7 @@ const struct source_ops source_s3 = {
         .canonical = s3_canonical,
         .default_name = s3_default_name,
         .open = s3_open,
+        .reach = s3_reach,
         .sidecar_uri = store_sidecar_uri,
         .list_sidecars = s3_list_sidecars,
         .open_sidecar = s3_open_sidecar,

@@ -112,7 +112,6 @@ static int list_weights(const struct store_place *p, struct listing *list, struc
         struct error ignored;
         int r = remote_dir_url_init(&p->dir, &(struct remote_file){.name = LISTING_INDEX, .text = true}, &url,
                                     p->error);
-        url.ask = true;
         r = r ?: object_http_prepare(p->dir.http, &url, index, &fetches[1], p->error);
         fetches[1].accepts = http_accepts_any;
         r = r ?: list_pages(p, list, fetches, 2);
@@ -305,7 +304,6 @@ static int open_weights(struct store_place *p, void *what)
         cleanup_with(listing_deinit) struct listing list = {.shown = p->dir.source};
         bool listed = is_prefix(p->dir.source);
         int r;
-        p->dir.ask = weights->want_sha256; /* answers have digests */
         if (listed)
                 r = open_listed(p, &list, set);
         else if (source_is_index(itself.name))
@@ -326,6 +324,20 @@ int store_open(const struct store_ops *ops, const struct sources *sources, const
 {
         struct weights weights = {.set = set, .want_sha256 = want_sha256};
         return use_place(ops, sources, canonical, open_weights, &weights, error);
+}
+
+int store_reach(const struct store_ops *ops, const struct sources *sources, const char *canonical,
+                struct source_reach *reach, struct error *error)
+{
+        struct store_place p;
+        int r = place_init(&p, ops, sources, canonical, error);
+        if (r == 0) {
+                *reach = (struct source_reach){.access = p.dir.access, .url = p.dir.url};
+                p.dir.access = NULL;
+                p.dir.url = NULL;
+        }
+        place_deinit(&p);
+        return r;
 }
 
 /* ---- sidecars ---- */

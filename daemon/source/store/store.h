@@ -58,6 +58,8 @@ size_t store_directory_len(const char *canonical);
 
 int store_open(const struct store_ops *ops, const struct sources *sources, const char *canonical, bool want_sha256,
                struct source_set *set, struct error *error);
+int store_reach(const struct store_ops *ops, const struct sources *sources, const char *canonical,
+                struct source_reach *reach, struct error *error);
 int store_list_sidecars(const struct store_ops *ops, const struct sources *sources, const char *canonical,
                         struct listing *list, struct error *error);
 int store_open_sidecar(const struct store_ops *ops, const struct sources *sources, const char *canonical,

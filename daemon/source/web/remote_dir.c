@@ -47,8 +47,7 @@ int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *
                                    .text = file->text,
                                    .atomic = dir->atomic,
                                    .optional = file->optional,
-                                   .disk = file->optional ? NULL : dir->disk,
-                                   .ask = dir->ask};
+                                   .disk = file->optional ? NULL : dir->disk};
         if (file->name == NULL) {
                 url->url = strdup(dir->source);
                 url->shown = shown_url(dir->source);

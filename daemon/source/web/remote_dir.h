@@ -22,7 +22,6 @@ struct remote_dir {
         struct listing *listing;            /* of the weights; NULL: the directory is not listed */
         const char *promise;                /* of the listing: "listed in ..." */
         struct disk_cache *disk;            /* as object_url.disk */
-        bool ask;                           /* likewise */
         char *repository; /* tags of the listing are SHA-256 of files, which this repository has; NULL: they are not */
 };
 

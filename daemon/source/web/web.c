@@ -124,6 +124,19 @@ static int web_open(const struct sources *sources, const char *canonical, bool w
         return r == 0 && want_sha256 ? apply_sums(&list, set, error) : r;
 }
 
+static int web_reach(const struct sources *sources, const char *canonical, struct source_reach *reach,
+                     struct error *error)
+{
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
+        int r = web_dir_init(&dir, sources, canonical, error);
+        if (r == 0) {
+                *reach = (struct source_reach){.access = dir.access, .url = dir.url};
+                dir.access = NULL;
+                dir.url = NULL;
+        }
+        return r;
+}
+
 /* ---- sidecars ---- */
 
 /* The list, which is empty, is as accessible as the source. */
@@ -147,6 +160,7 @@ const struct source_ops source_web = {
         .canonical = web_canonical,
         .default_name = web_default_name,
         .open = web_open,
+        .reach = web_reach,
         .sidecar_uri = web_sidecar_uri,
         .open_sidecar = web_open_sidecar,
 };

@@ -97,7 +97,7 @@ TEST(a_commit_that_is_named_in_full_needs_no_request)
         stop();
 }
 
-static const int outages[] = {500, 503};
+static const int outages[] = {500, 501, 502, 503, 504, 505, 507, 599};
 
 TEST(a_store_that_cannot_serve_is_replaced_by_what_is_stored_of_it, EACH(outages))
 {
@@ -110,6 +110,26 @@ TEST(a_store_that_cannot_serve_is_replaced_by_what_is_stored_of_it, EACH(outages
         store_status = outages[_i];
         assert_stale(MANY, model);
         ck_assert(log_wait_for(disk_daemon.log, "is used, which may be stale: "));
+        /* Of what it consists of, it cannot be asked; then the files cannot be. */
+        store_status = 0;
+        store_list_status = outages[_i];
+        assert_stale(MANY, model);
+        store_list_status = 0;
+        store_object_status = outages[_i];
+        assert_stale(MANY, model);
+        store_object = "00002-of";
+        assert_stale(MANY, model);
+        stop();
+}
+
+static const int others[] = {400, 405, 408, 412, 418, 429};
+
+TEST(another_error_is_no_outage, EACH(others))
+{
+        start_offline("");
+        store_source(ONE, model, 1);
+        store_status = others[_i];
+        client_load_fails(client, ONE, "m", STREAMER_EFAILED, format_text("%d", others[_i]));
         stop();
 }
 

@@ -101,6 +101,40 @@ TEST(an_unanswered_name_lookup_does_not_delay_shutdown)
         pthread_mutex_unlock(&mutex);
 }
 
+/* ---- several at once ---- */
+
+static _Atomic unsigned served[2];
+
+/* "/STATUS". */
+static void answer_status(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        reply->status = atoi(request->path + 1);
+        served[reply->status == 403]++;
+}
+
+static struct http_fetch fetch_of(int status, bool probes)
+{
+        return (struct http_fetch){.request = {.url = format_text("%s/%d", endpoint.url, status), .shown = "x"},
+                                   .max_body = 10,
+                                   .probes = probes};
+}
+
+TEST(a_probe_is_tried_once_and_fails_none_of_the_others)
+{
+        serve(answer_status);
+        struct http_fetch fetches[] = {fetch_of(403, true), fetch_of(503, true), fetch_of(204, false)};
+        ck_assert_int_eq(http_fetch(http, fetches, 3, &error), 0);
+        ck_assert_int_eq(fetches[0].error.code, STREAMER_EPERM);
+        ck_assert_int_eq(fetches[0].answer.status, 403);
+        ck_assert_int_eq(fetches[1].error.code, STREAMER_EFAILED);
+        ck_assert_int_eq(fetches[1].answer.status, 503);
+        ck_assert_int_eq(fetches[2].error.code, 0);
+        ck_assert_uint_eq(served[1], 1);
+        ck_assert_uint_eq(served[0], 2);
+        for (size_t i = 0; i < 3; i++)
+                http_fetch_deinit(&fetches[i]);
+}
+
 /* ---- pauses ---- */
 
 #define DRAWS 200

@@ -239,6 +239,19 @@ TEST(transient_statuses_are_retried)
                 ck_assert(!http_status_retry(never[i]));
 }
 
+TEST(no_answer_and_every_5xx_are_outages_and_refusals_are_none)
+{
+        static const int outages[] = {0, 500, 501, 502, 503, 504, 505, 507, 511, 599},
+                         refusals[] = {401, 403, 404, 410},
+                         others[] = {200, 206, 302, 400, 408, 412, 416, 429, 499, 600};
+        for (size_t i = 0; i < ARRAY_SIZE(outages); i++)
+                ck_assert(http_status_is_outage(outages[i]) && !http_status_is_refusal(outages[i]));
+        for (size_t i = 0; i < ARRAY_SIZE(refusals); i++)
+                ck_assert(http_status_is_refusal(refusals[i]) && !http_status_is_outage(refusals[i]));
+        for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+                ck_assert(!http_status_is_refusal(others[i]) && !http_status_is_outage(others[i]));
+}
+
 /* ---- pauses ---- */
 
 static const struct http_opts pausing = {.backoff_ns = SECOND, .retry_after_ns = 10 * SECOND};
