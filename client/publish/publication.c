@@ -51,6 +51,12 @@ static uint64_t round_up(uint64_t n, uint64_t to)
         return (n + to - 1) / to * to;
 }
 
+/* As the daemon does it. */
+static uint64_t segment_size(const streamer_publication *p, uint64_t bytes)
+{
+        return round_up(bytes, bytes <= p->small ? p->page : p->granularity);
+}
+
 /* ---- begin ---- */
 
 /* Places the storages in their order; a segment ends where the next one does not fit. */
@@ -78,7 +84,7 @@ static int place(streamer_publication *p, const uint64_t *bytes, size_t n, uint6
         *total = 0;
         for (size_t i = 0; i < p->n_segments; i++) {
                 struct lent_segment *s = &p->segments[i];
-                s->bytes = round_up(s->bytes, p->granularity);
+                s->bytes = segment_size(p, s->bytes);
                 s->reading = -1;
                 *total += s->bytes;
         }

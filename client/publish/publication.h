@@ -27,8 +27,10 @@ struct placed_storage {
 
 struct streamer_publication {
         struct streamer_client *client;
-        uint64_t claim, granularity;
-        bool as_tensors;              /* STREAMER_PUBLISH_TENSORS */
+        uint64_t claim;
+        uint64_t granularity; /* segments are multiples of this */
+        uint64_t page, small; /* but one of at most `small` bytes is a multiple of `page`; small is 0: none is */
+        bool as_tensors;      /* STREAMER_PUBLISH_TENSORS */
         struct streamer_lease *lease; /* NULL until it begins */
         struct lent_segment segments[MANIFEST_MAX_SEGMENTS];
         size_t n_segments;

@@ -38,18 +38,25 @@ static int take_reply(const streamer_client *c, const msgpack_object *reply, str
 
 static int take_claim(streamer_client *c, const msgpack_object *reply, unsigned flags, streamer_publication **claim)
 {
-        uint64_t id, granularity;
+        uint64_t id, granularity, page = 0, small = 0;
         if (!object_u64(reply, "claim", &id))
                 return 0;
         if (!object_u64(reply, "granularity", &granularity) || granularity == 0 || granularity % PUBLISHED_ALIGN != 0 ||
             granularity > (UINT64_C(1) << 40))
                 return fail(c, STREAMER_EPROTO, "publish_find: the daemon's reply has no valid granularity");
+        /* An older daemon sends neither. */
+        object_u64(reply, "small", &small);
+        object_u64(reply, "page", &page);
+        if (small > 0 && (page == 0 || page % PUBLISHED_ALIGN != 0 || page > granularity || small > granularity))
+                return fail(c, STREAMER_EPROTO, "publish_find: the daemon's reply has no valid page");
         struct streamer_publication *p = calloc(1, sizeof(*p));
         if (!p)
                 return fail(c, STREAMER_ENOMEM, "publish_find: no memory");
         *p = (struct streamer_publication){.client = channel_ref(c),
                                            .claim = id,
                                            .granularity = granularity,
+                                           .page = page,
+                                           .small = small,
                                            .as_tensors = (flags & STREAMER_PUBLISH_TENSORS) != 0};
         *claim = p;
         return 0;

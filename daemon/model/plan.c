@@ -224,10 +224,8 @@ static uint64_t next_offset(struct placer *p, size_t i)
 static void close_segment(struct placer *p)
 {
         struct plan *plan = p->plan;
-        const struct plan_layout *layout = p->layout;
         if (p->pos > 0 && plan->n_segments < PLAN_MAX_SEGMENTS)
-                plan->segments[plan->n_segments] =
-                        round_up(p->pos, p->pos <= layout->small ? layout->page : layout->granularity);
+                plan->segments[plan->n_segments] = plan_segment_size(p->layout, p->pos);
         plan->n_segments += p->pos > 0;
         p->pos = 0;
 }

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "daemon/base/error.h"
+#include "daemon/base/util.h"
 #include "daemon/model/safetensors.h"
 
 #define PLAN_LEAF (UINT64_C(1) << 20)
@@ -37,6 +38,18 @@ struct plan_layout {
         uint64_t max_segment; /* where a new segment is begun, between tensors; 0: one segment. Raised where more than
                                  PLAN_MAX_SEGMENTS would come of it */
 };
+
+/* What a segment that holds so many bytes takes: loads and publications have one rule. */
+static inline uint64_t plan_segment_size(const struct plan_layout *layout, uint64_t bytes)
+{
+        return round_up(bytes, bytes <= layout->small ? layout->page : layout->granularity);
+}
+
+/* What several segments take together is a multiple of this. */
+static inline uint64_t plan_segment_unit(const struct plan_layout *layout)
+{
+        return layout->small > 0 ? layout->page : layout->granularity;
+}
 
 struct plan_file {
         struct st_header header; /* its tensors are the model's: other ones are removed from it */

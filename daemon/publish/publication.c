@@ -258,13 +258,12 @@ static void admitted(struct admission_request *request, const struct error *erro
         answer(p, NULL);
 }
 
-static int round_bytes(const struct publication *p, uint64_t *bytes, struct error *error)
+/* So that it can be rounded. */
+static int check_bytes(const struct publication *p, uint64_t bytes, struct error *error)
 {
-        uint64_t granularity = p->device->layout.granularity;
-        if (*bytes == 0 || *bytes > UINT64_MAX - granularity)
-                return error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
-        *bytes = round_up(*bytes, granularity);
-        return 0;
+        if (bytes > 0 && bytes <= UINT64_MAX - p->device->layout.granularity)
+                return 0;
+        return error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
 }
 
 /* Of this device, made as tensors, and called so first: it serves, or leases hold its memory. */
@@ -304,13 +303,13 @@ int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, co
         struct resident *resident = p->publications->loads->resident;
         struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
-        uint64_t rounded = bytes;
         int r = check_state(p, PUBLICATION_CLAIMED, error)
                         ?: publication_check_name(resident, p->name, p->device, error)
-                        ?: round_bytes(p, &rounded, error)
+                        ?: check_bytes(p, bytes, error)
                         ?: as_tensors ? check_kept(p, error) : 0;
         if (r < 0)
                 return r;
+        const uint64_t rounded = round_up(bytes, plan_segment_unit(&p->device->layout));
         p->published->as_tensors = as_tensors;
         snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
         struct generation *g = generation_new(resident, p->name, source, p->device, p->caller.uid);
@@ -360,15 +359,17 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                             struct error *error)
 {
         struct generation *g = p->generation;
-        uint64_t used = 0, size = bytes;
-        int r = check_state(p, PUBLICATION_FILLING, error) ?: round_bytes(p, &size, error);
+        uint64_t used = 0;
+        int r = check_state(p, PUBLICATION_FILLING, error) ?: check_bytes(p, bytes, error);
         if (r < 0)
                 return r;
+        const uint64_t size = plan_segment_size(&p->device->layout, bytes);
         if (g->n_segments == GENERATION_SEGMENTS)
                 return error_set(error, STREAMER_ELIMIT, "%s: a model has %u segments at most", p->name,
                                  GENERATION_SEGMENTS);
         for (unsigned i = 0; i < g->n_segments; i++)
                 used += g->segments[i].size;
+        require(used <= p->bytes);
         if (size > p->bytes - used)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: %" PRIu64 " bytes are needed, and %" PRIu64

@@ -266,6 +266,7 @@ static const struct device_ops fake_ops = {
         .kind = "fake",
         .alloc = fake_alloc,
         .release = fake_release,
+        .lend = fake_alloc,
         .prepare = fake_prepare,
         .put = fake_put,
         .read = fake_read,

@@ -315,7 +315,7 @@ static int alloc(struct device *device, uint64_t size, bool lent, struct segment
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .lent = lent, .writing_fd = -1};
         bool small = is_small(segment);
         require(size > 0 && size % machine_pages.small == 0);
-        require(!small || (!lent && host->want != HOST_PAGES_HUGETLB));
+        require(!small || host->want != HOST_PAGES_HUGETLB);
         prefault_hold(host->device.prefault, size);
         /* With auto it may be of hugetlb pages. */
         if (!small && !(lent && host->want == HOST_PAGES_AUTO) && alloc_prefaulted(host, segment) == 0)
@@ -411,10 +411,11 @@ static void *populate_beside(void *arg)
 /* By a second thread, too, if it can be started: the publisher waits, and most of the time is spent zeroing. */
 static int populate_all(struct segment *segment, struct error *error)
 {
-        uint64_t half = round_up(segment->size / 2, machine_pages.huge);
+        uint64_t half = round_up(segment->size / 2, is_small(segment) ? machine_pages.small : machine_pages.huge);
         struct populator own = {segment, 0, half, {0}}, other = {segment, half, segment->size, {0}};
         pthread_t thread;
-        bool started = thread_start(&thread, NULL, populate_beside, &other) == 0;
+        require(half <= segment->size);
+        bool started = segment->size > POPULATE_SLICE && thread_start(&thread, NULL, populate_beside, &other) == 0;
         populate(&own);
         if (started)
                 pthread_join(thread, NULL);

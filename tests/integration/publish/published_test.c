@@ -123,10 +123,12 @@ TEST(many_storages_take_several_segments)
         uint64_t bytes[41];
         streamer_lease *lease;
         streamer_tensor storage = STREAMER_TENSOR_INIT;
+        streamer_segment segment = STREAMER_SEGMENT_INIT;
         streamer_publication *p = claim_of(client, &opts, "absent");
         for (size_t i = 0; i < 41; i++)
                 bytes[i] = i == 7 ? 70 << 20 : 1000 * 1000 + i;
         ok(client, streamer_publish_begin(p, bytes, 41));
+        uint64_t reserved = client_used(client);
         for (size_t i = 41; i-- > 0;)
                 if (!daemon_on_gpu())
                         memset(storage_of(client, p, i), (int)i + 1, bytes[i]);
@@ -134,6 +136,11 @@ TEST(many_storages_take_several_segments)
                         storage_of(client, p, i);
         ok(client, streamer_publish_commit(p, &lease));
         ck_assert_uint_ge(streamer_segment_count(lease), 2);
+        for (size_t i = 0; i < streamer_segment_count(lease); i++) {
+                ok(client, streamer_segment_get(lease, i, &segment));
+                reserved -= segment.size;
+        }
+        ck_assert_uint_eq(reserved, 0);
         for (size_t i = 0; i < 41; i++) {
                 ok(client, streamer_published_storage(lease, i, &storage));
                 ck_assert_uint_eq(storage.bytes, bytes[i]);
@@ -309,6 +316,28 @@ TEST(memory_is_charged_from_the_beginning)
         streamer_publish_abort(p);
         client_wait_used(client, 0);
         ck_assert_str_eq(client_state(client, "tiny"), "");
+}
+
+/* Its storage, and the place of its table. */
+TEST(a_small_model_takes_small_pages)
+{
+        const uint64_t bytes = 20;
+        streamer_lease *lease;
+        streamer_segment segment = STREAMER_SEGMENT_INIT;
+        ABOUT_HOST_MEMORY();
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        ok(client, streamer_publish_begin(p, &bytes, 1));
+        const uint64_t used = client_used(client);
+        ck_assert_uint_lt(used, MIB);
+        ck_assert_uint_eq(used % (uint64_t)sysconf(_SC_PAGESIZE), 0);
+        memset(storage_of(client, p, 0), 7, bytes);
+        ok(client, streamer_publish_commit(p, &lease));
+        ck_assert_uint_eq(streamer_segment_count(lease), 1);
+        ok(client, streamer_segment_get(lease, 0, &segment));
+        ck_assert_uint_eq(segment.size, used);
+        ck_assert_str_eq(json_text(client_show(client, "tiny"), "devices.0.page_kind"), "4k");
+        json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
+        streamer_detach(lease);
 }
 
 /* ---- while it is being published ---- */
@@ -525,11 +554,13 @@ TEST(two_tensors_that_exclude_each_other_are_refused, EACH(wrong_pairs))
         streamer_publish_abort(p);
 }
 
-/* The table may take what the storage leaves of the 2 MiB segment. */
+/* The table may take what the storage leaves of the segment: on the host 514 KiB, in whole pages. */
 TEST(a_table_that_is_larger_than_its_place_is_refused)
 {
         enum { SIZE = 3 << 20 };
         static const uint64_t bytes[] = {40};
+        const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        const uint64_t segment = daemon_on_gpu() ? 2 * MIB : (256 + 514 * 1024 + page - 1) / page * page;
         char *value = must_alloc(SIZE + 1);
         streamer_lease *lease;
         streamer_publication *p = claim_of(client, &opts, "absent");
@@ -539,7 +570,8 @@ TEST(a_table_that_is_larger_than_its_place_is_refused)
         storage_of(client, p, 0);
         ok(client, streamer_publish_attribute(p, "large", value));
         fails(client, STREAMER_ELIMIT, "publish_commit: the table takes ", streamer_publish_commit(p, &lease));
-        fails(client, STREAMER_ELIMIT, " bytes, and 2096896 are left for it", streamer_publish_commit(p, &lease));
+        char *left = format_text(" bytes, and %ju are left for it", (uintmax_t)(segment - 256));
+        fails(client, STREAMER_ELIMIT, left, streamer_publish_commit(p, &lease));
         streamer_publish_abort(p);
 }
 
@@ -633,13 +665,13 @@ TEST(requests_before_the_beginning_and_segments_beyond_what_was_reserved_are_ref
 {
         wire_fails(of_claim(VERB_publish_segment, 1), "invalid", "raw: the publication has not begun");
         wire_call(of_claim(VERB_publish_commit, 1), "invalid");
-        wire_begin(3 << 20);
+        wire_begin(4 << 20);
         wire_fails(of_claim(VERB_publish_begin, 1), "invalid", "raw: the publication has begun already");
         wire_call(of_claim(VERB_publish_segment, 0), "invalid");
         wire_call(of_claim(VERB_publish_segment, UINT64_MAX), "invalid");
         wire_fails(of_claim(VERB_publish_segment, 5 << 20), "limit",
                    "raw: 6291456 bytes are needed, and 4194304 are left of those that it began with");
-        wire_call(of_claim(VERB_publish_segment, 1), NULL);
+        wire_call(of_claim(VERB_publish_segment, (1 << 20) + 1), NULL);
         wire_call(of_claim(VERB_publish_segment, 2 << 20), NULL);
         wire_call(of_claim(VERB_publish_segment, 1), "limit");
         ck_assert_uint_eq(client_used(client), 4 << 20);
@@ -667,8 +699,8 @@ static const struct published_place_row {
 /* Memory of zeroes is no table, wherever it is said to be. */
 TEST(a_commit_without_a_table_is_refused, EACH(places))
 {
-        wire_begin(1);
-        wire_call(of_claim(VERB_publish_segment, 1), NULL);
+        wire_begin(2 << 20);
+        wire_call(of_claim(VERB_publish_segment, 2 << 20), NULL);
         struct request commit = of_claim(VERB_publish_commit, places[_i].bytes);
         commit.u.publish_commit.segment = places[_i].segment;
         commit.u.publish_commit.offset = places[_i].offset;

@@ -66,7 +66,13 @@ TEST(a_claim_without_its_fields_is_a_protocol_error)
         /* A claim that cannot be used is returned. */
         client = fake_connect(&fake, "hello\n> publish_find\n<\n"
                                      "> publish_find\n< state=absent claim=7\n"
-                                     "> publish_abort claim=7\nend\n");
+                                     "> publish_abort claim=7\n"
+                                     "> publish_find\n< state=absent claim=8 granularity=4096 small=2048 page=100\n"
+                                     "> publish_abort claim=8\n"
+                                     "> publish_find\n< state=absent claim=9 granularity=4096 small=2048\n"
+                                     "> publish_abort claim=9\n"
+                                     "> publish_find\n< state=absent claim=10 granularity=4096 small=8192 page=256\n"
+                                     "> publish_abort claim=10\nend\n");
         for (size_t i = 0; i < 101; i++)
                 key[i] = "k=v";
         opts.name = "m";
@@ -79,6 +85,9 @@ TEST(a_claim_without_its_fields_is_a_protocol_error)
               "publish_find: the daemon's reply has no valid state");
         FAILS(client, streamer_publish_find(client, &opts, &found, &claim), STREAMER_EPROTO,
               "publish_find: the daemon's reply has no valid granularity");
+        for (int i = 0; i < 3; i++)
+                FAILS(client, streamer_publish_find(client, &opts, &found, &claim), STREAMER_EPROTO,
+                      "publish_find: the daemon's reply has no valid page");
 }
 
 TEST(a_file_that_is_incomplete_is_a_protocol_error)
@@ -134,6 +143,29 @@ static streamer_publication *memory_of(const char *text)
         streamer_publication *claim = claim_of(text);
         ck_assert_int_eq(streamer_publish_begin(claim, &storage_bytes, 1), 0);
         return claim;
+}
+
+/* Each has its table beside it, 514 KiB. An older daemon has no small pages for a publisher. */
+static const struct size_row {
+        uint64_t bytes;
+        const char *pages;
+        uint64_t reserved;
+} reserved_sizes[] = {
+        {100, "granularity=2097152", 2 << 20},
+        {100, "granularity=2097152 page=4096 small=1048576", 516 << 10},
+        {3000, "granularity=536870912 page=65536 small=268435456", 576 << 10},
+        {300 << 20, "granularity=536870912 page=65536 small=268435456", 512 << 20},
+};
+
+TEST(memory_is_reserved_in_the_pages_that_the_daemon_has, EACH(reserved_sizes))
+{
+        const struct size_row *row = &reserved_sizes[_i];
+        char *text = format_text("hello\n> publish_find\n< state=absent claim=7 %s\n"
+                                 "> publish_begin claim=7 bytes=%llu\n< lease=7 generation=42 device_kind=host\n" ABORT,
+                                 row->pages, (unsigned long long)row->reserved);
+        streamer_publication *claim = claim_of(text);
+        ck_assert_int_eq(streamer_publish_begin(claim, &row->bytes, 1), 0);
+        streamer_publish_abort(claim);
 }
 
 TEST(memory_without_a_lease_is_a_protocol_error)

@@ -225,7 +225,10 @@ static struct publication *claim(struct publish_find *find, struct session *sess
 /* NULL: the client has not claimed the name, or another one has. */
 #define reply_claim(claim)                                                                                             \
         kif((claim) != NULL, ku64("claim", (claim)->id)),                                                              \
-                kif((claim) != NULL, ku64("granularity", (claim)->device->layout.granularity))
+                kif((claim) != NULL, ku64("granularity", (claim)->device->layout.granularity)),                        \
+                kif((claim) != NULL && (claim)->device->layout.small > 0, ku64("page", (claim)->device->layout.page)), \
+                kif((claim) != NULL && (claim)->device->layout.small > 0,                                              \
+                    ku64("small", (claim)->device->layout.small))
 
 static int reply_hit(struct session *session, uint64_t id, const struct generation *g, const struct publication *claim)
 {

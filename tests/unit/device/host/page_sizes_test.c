@@ -7,6 +7,8 @@
 
 #include "daemon/device/host/host_private.h"
 
+#include <sys/stat.h>
+
 struct sizes {
         uint64_t small, huge;
 };
@@ -60,6 +62,32 @@ TEST(a_segment_of_small_pages_shows_what_is_put, EACH(sizes))
 {
         BEGIN_PAGES(HOST_PAGES_AUTO);
         shows_what_is_put(3 * sizes[_i].small);
+}
+
+/* As a publisher fills it: all of its memory is made before, in parts by two threads, and no byte beyond. */
+static const uint64_t lent_pages[] = {1, 3, 1000};
+
+TEST(lent_memory_of_small_pages_is_made_before_it_is_filled, EACH(sizes))
+{
+        BEGIN_PAGES(HOST_PAGES_AUTO);
+        for (size_t i = 0; i < ARRAY_SIZE(lent_pages); i++) {
+                const uint64_t size = lent_pages[i] * sizes[_i].small;
+                if (size > device->layout.small)
+                        continue;
+                ck_assert_int_eq(device->ops->lend(device, size, &segment, &error), 0);
+                ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
+                struct stat st;
+                must(fstat(segment.fd, &st));
+                ck_assert_uint_eq((uint64_t)st.st_size, size);
+                ck_assert_uint_eq((uint64_t)st.st_blocks * 512, size);
+                char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, segment.writing_fd, 0);
+                ck_assert_ptr_ne(map, MAP_FAILED);
+                memcpy(map + size - 4, "last", 4);
+                must(munmap(map, size));
+                ck_assert_int_eq(device->ops->seal(&segment, &error), 0);
+                ck_assert_mem_eq(segment.base + size - 4, "last", 4);
+                device->ops->release(&segment);
+        }
 }
 
 /* Memory of the pool can be unmapped in whole huge pages only. */
