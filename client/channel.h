@@ -171,6 +171,8 @@ void channel_close(struct streamer_client *c);
 
 /* Connects and says hello, in at least a millisecond; texts are kept under NULL. The client's timeout is not set. */
 int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out);
+/* The same, and waits for a daemon that restarts where it ends the connection before it has answered. */
+int channel_connect(const char *path, int64_t deadline, struct streamer_client **out);
 
 /* Lock held, and given up meanwhile: asks whether the connection lives; a dead one is made again, with
  * its leases. 0, or why not. Where it is `patient` it waits for a daemon that restarts. */

@@ -4,6 +4,7 @@
  * speaks. A connect that fails leaves its text under NULL, as there is no client to ask, and in the options.
  */
 #include "client/args.h"
+#include "client/patience.h"
 #include "client/socket.h"
 #include "client/util.h"
 #include "proto/manifest.h"
@@ -169,7 +170,8 @@ static int hello(streamer_client *c, const char *path, int64_t deadline)
                          protocol, PROTOCOL_MAX, protocol < PROTOCOL_MIN ? "daemon" : "library");
 }
 
-int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out)
+/* *lost: the daemon ended the connection before it answered. */
+static int dial(const char *path, int64_t deadline, struct fault *fault, bool *lost, struct streamer_client **out)
 {
         int fd = -1;
         int rc = open_socket(path, deadline, &fd);
@@ -182,11 +184,31 @@ int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct
         if (rc == 0 && !(c->path = strdup(path)))
                 rc = fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         if (rc != 0) {
+                *lost = c->dead == STREAMER_EUNREACHABLE;
                 channel_close(c);
                 return rc;
         }
         *out = c;
         return 0;
+}
+
+int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out)
+{
+        bool lost;
+        return dial(path, deadline, fault, &lost, out);
+}
+
+/* A daemon that ends has begun nothing for the client, and the next one may serve soon. */
+int channel_connect(const char *path, int64_t deadline, struct streamer_client **out)
+{
+        bool lost = false;
+        int rc = dial(path, deadline, NULL, &lost, out);
+        if (!lost)
+                return rc;
+        struct patience patience = patience_begin(deadline);
+        while (rc == STREAMER_EUNREACHABLE && patience_pause(&patience))
+                rc = dial(path, deadline, NULL, &lost, out);
+        return rc;
 }
 
 static int connect_with(const streamer_connect_opts *o, streamer_client **client)

@@ -12,6 +12,7 @@
 #include "client/channel.h"
 
 #include "client/lease.h"
+#include "client/patience.h"
 #include "client/util.h"
 #include "proto/require.h"
 
@@ -21,35 +22,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 3000 /* a daemon that restarts is back by then, unless it reads its models again */
-#define PAUSE_NS 10000000
-#define PAUSE_MAX_NS 200000000
-
 /* ---- dialling ---- */
-
-static void pause_for(int64_t ns)
-{
-        struct timespec ts = {.tv_sec = 0, .tv_nsec = ns};
-        while (nanosleep(&ts, &ts) < 0 && errno == EINTR)
-                ;
-}
 
 static int dial(const struct streamer_client *c, bool patient, int64_t deadline, struct streamer_client **fresh)
 {
-        int64_t end = deadline_in_ms(PATIENCE_MS), pause = PAUSE_NS;
-        if (deadline < end)
-                end = deadline;
+        struct patience patience = patience_begin(deadline);
         for (;;) {
-                int rc = channel_dial(c->path, end, c->fault, fresh);
-                int left_ms = ms_until(end);
+                int rc = channel_dial(c->path, patience.end, c->fault, fresh);
+                int left_ms = ms_until(patience.end);
                 if (rc == 0)
                         (*fresh)->timeout_ms = left_ms == 0 ? 1 : left_ms;
                 if (rc == 0 || (rc != STREAMER_EUNREACHABLE && rc != STREAMER_ETIMEOUT && rc != STREAMER_ELIMIT))
                         return rc;
-                if (!patient || now_ns() + pause >= end)
+                if (!patient || !patience_pause(&patience))
                         return rc == STREAMER_ELIMIT ? rc : STREAMER_EUNREACHABLE;
-                pause_for(pause);
-                pause = 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;
         }
 }
 

@@ -81,7 +81,7 @@ static int check_folder(const char *socket, uid_t uid)
 
 static int dial(const char *path, int rule, int64_t deadline, struct streamer_client **client)
 {
-        int rc = channel_dial(path, deadline, NULL, client);
+        int rc = channel_connect(path, deadline, client);
         if (rc == 0)
                 (*client)->rule = rule;
         return rc;

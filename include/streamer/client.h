@@ -38,7 +38,9 @@
  *   When the daemon restarts, the next call reconnects, waiting up to 3 s, and claims the leases again. Host
  *   memory, and GPU memory that was shared by descriptor, stays mapped and readable throughout. A lease that
  *   the daemon no longer holds is STREAMER_ELOST; streamer_lease_check() reports it. A call in progress when
- *   the connection is lost returns STREAMER_EUNREACHABLE and is not repeated, since it may have had its effect.
+ *   the connection is lost returns STREAMER_EUNREACHABLE and is not repeated, since it may have had its effect. Only
+ *   streamer_connect() tries again, for up to 3 s and within its time limit, where the daemon ends the connection
+ *   before it has answered; where none serves it fails at once.
  *
  * Versions
  *   The daemon lists the requests that it supports. A call that an older daemon does not support returns

@@ -34,6 +34,44 @@ TEST(a_refused_hello_is_the_outcome_of_connect)
         fake_finish(&fake);
 }
 
+/* As many connections as a daemon that restarts may end. The second end is in the middle of the reply. */
+TEST(a_connection_that_ends_before_the_reply_is_made_again)
+{
+        fake_start(&fake, "accept\nclose\naccept\n> hello\nraw #0000\nclose\naccept\n> hello\nclose\n"
+                          "hello\n> ping\n<\nend\n");
+        ck_assert_int_eq(open_with(10000, &client), 0);
+        CALL_GIVES(client, "ping", NULL, "{}");
+}
+
+/* The socket has no listener for a moment. */
+static void restart(struct fake_daemon *f)
+{
+        struct sockaddr_un addr = {.sun_family = AF_UNIX};
+        snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", f->socket);
+        fake_say(f, "accept\n> hello\nvanish\n");
+        must(unlink(f->socket));
+        f->listener = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(f->listener, (struct sockaddr *)&addr, sizeof(addr)));
+        must(listen(f->listener, 8));
+        fake_say(f, "hello\nend\n");
+}
+
+TEST(a_daemon_that_restarts_meanwhile_is_found)
+{
+        fake_start_script(&fake, restart);
+        ck_assert_int_eq(open_with(10000, &client), 0);
+}
+
+/* The patience of the library, which is less than the time limit. */
+TEST(a_daemon_that_ends_for_good_is_unreachable)
+{
+        streamer_client *c;
+        fake_start(&fake, "accept\n> hello\nvanish\n");
+        FAILS(NULL, open_with(30000, &c), STREAMER_EUNREACHABLE,
+              format_text("cannot connect: no daemon serves there: Connection refused (%s)", fake.socket));
+        fake_finish(&fake);
+}
+
 TEST(a_silent_daemon_times_out)
 {
         streamer_client *c;
