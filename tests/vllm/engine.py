@@ -394,6 +394,16 @@ def break_proof(difference: str) -> None:
     patch(vllm_proof, "complete", completing)
 
 
+def examine_no_class() -> None:
+    """The process fails in which vLLM examines the class of a model."""
+    from vllm.model_executor.models import registry
+
+    def failing(examine: Any) -> None:
+        raise RuntimeError("no class is to be examined")
+
+    patch(registry, "_run_in_subprocess", failing)
+
+
 def refuse(reason: str) -> None:
     """A model is refused before a tensor is moved."""
     from streamerd._engines import vllm_proof
@@ -478,7 +488,7 @@ METHODS = {
     f.__name__: f
     for f in (
         start, tokens, answers, adapter, reload, workers, stop, become, memory, read_bytes, opened, weights, scale, break_attach, break_proof,
-        break_commit, colour, refuse, repair, die, packed, is_marked,
+        break_commit, colour, examine_no_class, refuse, repair, die, packed, is_marked,
     )  # fmt: skip
 }
 

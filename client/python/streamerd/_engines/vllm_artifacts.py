@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from logging import Logger
@@ -30,15 +29,12 @@ from torch import nn
 from vllm import envs
 from vllm.compilation.caching import aot_compile_hash_factors
 from vllm.config import VllmConfig
-from vllm.config.compilation import CompilationMode
 from vllm.platforms import current_platform
 
-import streamerd
 from streamerd import _files
 from streamerd._engines.options import AUTO, Options
-from streamerd._engines.sources import engine_name
 from streamerd._engines.vllm_platform import instruction_set
-from streamerd._model import size_text
+from streamerd._engines.vllm_sets import FileSet, compiles, warn
 
 _FOLDER = "torch_compile_cache"  # below VLLM_CACHE_ROOT, with a folder for each hash, and AOT's
 _AOT = "torch_aot_compile"
@@ -54,7 +50,7 @@ def begin(options: Options, config: VllmConfig, source: str, logger: Logger) -> 
     _current = None
     if options.artifacts is False:
         return
-    if not _compiles(config):
+    if not compiles(config):
         if options.artifacts != AUTO:
             logger.info("streamerd: artifacts: this engine compiles nothing")
         return
@@ -64,20 +60,7 @@ def begin(options: Options, config: VllmConfig, source: str, logger: Logger) -> 
         _current = artifacts
         artifacts.restore()
     except Exception as error:
-        _warn(options, logger, "not restored", error)
-
-
-def _compiles(config: VllmConfig) -> bool:
-    return config.compilation_config.mode != CompilationMode.NONE and not envs.VLLM_DISABLE_COMPILE_CACHE
-
-
-def _warn(options: Options, logger: Logger, what: str, error: Exception) -> None:
-    """One line; no warning where nobody has asked for artifacts: the daemon may not let this user publish."""
-    text = " ".join(str(error).split())
-    if not isinstance(error, (streamerd.Error, OSError)):
-        text = f"{type(error).__name__}: {text}"
-    log = logger.info if options.artifacts == AUTO else logger.warning
-    log("streamerd: artifacts: %s: %s", what, text)
+        warn(options, logger, "not restored", error)
 
 
 def _worker_class(config: VllmConfig) -> type[Any]:
@@ -101,7 +84,7 @@ def _hook(worker: type[Any]) -> None:
         result = original(self, *arguments, **more)
         artifacts, _current = _current, None
         if artifacts is not None:
-            artifacts.publish(self.get_model())
+            artifacts.publish_compiled(self.get_model())
         return result
 
     compile_or_warm_up_model._publishes_artifacts = True  # type: ignore[attr-defined]
@@ -154,68 +137,28 @@ def key_of(config: VllmConfig) -> dict[str, str]:
 # ---- one engine ----
 
 
-class Artifacts:
+class Artifacts(FileSet):
     """The compiled code of one rank of an engine."""
 
     def __init__(self, options: Options, config: VllmConfig, source: str, logger: Logger) -> None:
-        self._options = options
+        super().__init__(options, source, "compiled", key_of(config), os.path.join(envs.VLLM_CACHE_ROOT, _FOLDER), logger)
         self._config = config
-        self._logger = logger
-        self._key = key_of(config)
-        self._folder = os.path.join(envs.VLLM_CACHE_ROOT, _FOLDER)
-        digest = hashlib.sha256(str(sorted(self._key.items())).encode()).hexdigest()[:16]
-        self.name = f"{engine_name(options.name, source)}/compiled-{digest}"
-        where = options.artifacts if isinstance(options.artifacts, str) and options.artifacts != AUTO else None
-        self._file = None if where is None else f"{where.rstrip('/')}/compiled-{digest}.safetensors"
 
-    def restore(self) -> None:
-        began = time.perf_counter()
-        try:
-            written = streamerd.restore_files(
-                self.name, self._folder, key=self._key, replace=False, timeout=self._options.timeout,
-                **self._options.connection,
-            )  # fmt: skip
-            source = self.name
-        except streamerd.NotFoundError:
-            if self._file is None:
-                self._logger.info("streamerd: artifacts: there are none of %s yet", self.name)
-                return
-            source = self._file
-            written = self._restore_file(self._file)
-        if written:
-            seconds = time.perf_counter() - began
-            self._logger.info("streamerd: artifacts: restored %d files of %s in %.3f s", len(written), source, seconds)
-        else:
-            self._logger.info("streamerd: artifacts: all files of %s exist already", source)
-
-    def _restore_file(self, file: str) -> list[str]:
-        own = {"name": None, "digest": None, "device": "cpu", "pin": False}
-        with self._options.open(file, framework="numpy", ready=True, **own) as model:
-            differs = _files.key_differs(model.metadata, self._key)
-            if differs is not None:
-                raise streamerd.InvalidError(f"{file}: these are other artifacts: {differs}")
-            return _files.write_files(model._client, model._held(), file, self._folder, replace=False)
-
-    def publish(self, model: nn.Module) -> None:
+    def publish_compiled(self, model: nn.Module) -> None:
         """Never fails: the next engine compiles."""
         try:
             files = list(self._files_of(model))
-            if not files:
-                self._logger.info("streamerd: artifacts: this engine has compiled nothing into %s", self._folder)
-                return
-            published = _files.publish_selected(
-                files, self.name, key=self._key, timeout=self._options.timeout, **self._options.connection
-            )
-            if published:
-                size = size_text(sum(file.size for file in files))
-                self._logger.info("streamerd: artifacts: published %s: %d files, %s", self.name, len(files), size)
+            if files:
+                self.publish(files)
+            else:
+                self._logger.info("streamerd: artifacts: this engine has compiled nothing into %s", self.folder)
         except Exception as error:
-            _warn(self._options, self._logger, "not published", error)
+            warn(self._options, self._logger, "not published", error)
 
     def _files_of(self, model: nn.Module) -> Iterator[_files._File]:
         """The files in the folders that this rank has used."""
         for folder in sorted(self._used(model)):
-            for file in _files.scan(os.path.join(self._folder, folder), f"{folder}/"):
+            for file in _files.scan(os.path.join(self.folder, folder), f"{folder}/"):
                 if not file.name.endswith(_PASSING) and self._is_own(file.name):
                     yield file
 
@@ -232,9 +175,9 @@ class Artifacts:
         paths += [getattr(module, "_aot_cache_dir", None) for module in model.modules()]
         used = set()
         for path in filter(None, paths):
-            parts = os.path.relpath(path, self._folder).split(os.sep)
+            parts = os.path.relpath(path, self.folder).split(os.sep)
             whole = parts[: 2 if parts[0] == _AOT else 1]
-            if parts[0] != ".." and os.path.isdir(os.path.join(self._folder, *whole)):
+            if parts[0] != ".." and os.path.isdir(os.path.join(self.folder, *whole)):
                 used.add("/".join(whole))
         return used
 

@@ -107,6 +107,18 @@ ARTIFACTS: tuple[Use, ...] = (
     ("vllm.v1.worker.worker_base:WorkerBase.compile_or_warm_up_model", ()),
 )
 
+# Of the part of `artifacts` that is about the classes of models.
+MODELINFOS: tuple[Use, ...] = (
+    ("vllm:envs.VLLM_DISABLE_COMPILE_CACHE", ()),
+    ("vllm.config:VllmConfig", ("compilation_config", "speculative_config")),
+    ("vllm.config:ModelConfig.architecture", ()),
+    ("vllm.config.compilation:CompilationMode.NONE", ()),
+    ("vllm.model_executor.models.registry:ModelRegistry.models", ()),
+    ("vllm.model_executor.models.registry:ModelRegistry._normalize_arch", ("architecture", "model_config")),
+    ("vllm.model_executor.models.registry:_LazyRegisteredModel._get_cache_dir", ()),
+    ("vllm.model_executor.models.registry:_LazyRegisteredModel._get_cache_filename", ()),
+)
+
 _TRANSFER = "vllm.distributed.weight_transfer.base"
 
 # Of the weight transfer backend, both sides.

@@ -71,7 +71,7 @@ from streamerd._engines.sources import (
     sources_of_weights,
 )
 from streamerd._engines.vllm_aliases import Aliases
-from streamerd._engines.vllm_interface import ARTIFACTS, PUBLISH
+from streamerd._engines.vllm_interface import ARTIFACTS, MODELINFOS, PUBLISH
 from streamerd._engines.vllm_loaded import Loaded, MissingWeights
 from streamerd._model import size_text
 
@@ -112,9 +112,9 @@ def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
                 if not options.fallback or "://" in self.model:
                     raise
                 logger.warning("streamerd: The engine fetches the configuration of %s itself: %s", self.model, error)
-        config = create(self, *args, **kwargs)
         if self.load_format not in formats:
-            return config
+            return create(self, *args, **kwargs)
+        config = _with_artifacts(self, options, functools.partial(create, self, *args, **kwargs))
         publishes = _can_publish(options)
         if publishes:
             from streamerd._engines import vllm_publish
@@ -126,6 +126,16 @@ def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
         return config
 
     return create_engine_config
+
+
+def _with_artifacts(arguments: EngineArgs, options: Options, create: Callable[[], VllmConfig]) -> VllmConfig:
+    """Makes the configuration; what another engine knows of the model's class is restored before."""
+    if lacks(MODELINFOS) is not None:
+        return create()
+    from streamerd._engines import vllm_modelinfos
+
+    source = locate(source_of(arguments.model, _cache()), arguments.revision, arguments.download_dir)
+    return vllm_modelinfos.with_modelinfos(options, source, logger, create)
 
 
 def _can_publish(options: Options) -> bool:
