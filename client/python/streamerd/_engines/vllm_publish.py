@@ -5,8 +5,8 @@ The first engine loads as usual, publishes what process_weights_after_loading() 
 The next finds it by its key and builds its model of the published tensors (vllm_attach.py). Whether that gives the model
 that the first engine has, the first engine proves before it commits (vllm_proof.py): nothing else is published.
 
-What is refused before a tensor was moved is refused for every engine of this key: a published model without tensors says so,
-and the next engine loads its files at once. What cannot be judged in one process is refused by name, from the configuration
+What the proof refuses is refused for every engine of this key: a published model without tensors says so, and the next engine
+loads its files at once. What cannot be judged in one process is refused by name, from the configuration
 alone, before anything is built. A failure after that undoes what building the model registered with the engine, and the model
 is loaded from its files.
 
@@ -450,6 +450,8 @@ class Sharing:
             self._logger.warning("streamerd: publish: %s was not published: %s", self.name, _line(error))
             self._logger.debug("streamerd: publish: publishing failed", exc_info=True)
             publication.abort()
+            if self._proof is not None and isinstance(error, NotPublishable):
+                self._record_anew(error)
         unmark(self._config)
         if self._proof is None or self._proof.is_intact():
             pack(model)
@@ -487,6 +489,16 @@ class Sharing:
             publication.commit()
         except streamerd.Error as error:
             self._logger.debug("streamerd: publish: the refusal was not recorded: %s", error)
+
+    def _record_anew(self, reason: NotPublishable) -> None:
+        """The same, once the publication with the memory of the tensors has ended."""
+        try:
+            publication = self.search(claim=True, wait=False).publication
+        except streamerd.Error as error:
+            self._logger.debug("streamerd: publish: the refusal was not recorded: %s", error)
+            return
+        if publication is not None:  # else another engine tries by now
+            self._record(publication, reason)
 
     def _attach(self, generation: int) -> nn.Module:
         published = self._published(generation)
