@@ -184,9 +184,14 @@ def _checksums(storages: list[torch.Tensor]) -> list[int]:
         total = int.from_bytes(bytes(storage[whole * 8 :].tolist()), "little")
         for i in range(0, whole, _WORDS):
             part = words[i : i + _WORDS]
-            total = (total * _MULTIPLIER + int((part * factors[device][: len(part)]).sum())) % (1 << 64)
+            total = (total * _MULTIPLIER + _product(part, factors[device][: len(part)])) % (1 << 64)
         sums.append(total)
     return sums
+
+
+def _product(words: torch.Tensor, factors: torch.Tensor) -> int:
+    """torch has dot() of integers on the host alone, where it takes half the time."""
+    return int(torch.dot(words, factors) if words.device.type == "cpu" else (words * factors).sum())
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
