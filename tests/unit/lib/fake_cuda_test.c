@@ -18,7 +18,7 @@ static void start(void)
 }
 
 struct pipe {
-        unsigned char *device, host[4096];
+        unsigned char *device, host[1 << 16]; /* whole pages, whatever their size */
         struct CUstream_st *stream;
         struct CUevent_st *event;
 };
