@@ -26,7 +26,7 @@ from ._library import ATTACH_READY, Handle, Tensor, library, sized
 from ._nearest import explains_options
 from ._option_values import deadline_of, seconds_until
 from ._publication import PARAMETER, Entry, Memory, find
-from ._put import OWN, admitted
+from ._put import OWN, claimed
 from .errors import DeniedError, FailedError, InvalidError, NotFoundError
 
 _MODE = "mode:"  # before the path, in the metadata
@@ -70,7 +70,7 @@ def publish_files(
         InvalidError: a link, or what is neither file nor folder; a name that is not UTF-8, or that begins with
             "streamerd."; no file at all.
         FailedError: a file has changed while it was read.
-        OutOfMemoryError: the set does not fit the device's budget.
+        OutOfMemoryError: the set does not fit the device's budget now; nothing waits for memory.
         What open() raises.
 
     Example:
@@ -95,8 +95,9 @@ def publish_selected(
     client = connect(socket, autostart, deadline)
     if find(client, name, key, base=None, device="host", claim=False, timeout=seconds_until(deadline)).state == "hit":
         return False
-    publication = admitted(client, name, key, "host", [file.size for file in files], True, deadline)
+    publication = claimed(client, name, key, "host", True, deadline)
     try:
+        publication.begin([file.size for file in files])
         for i, file in enumerate(files):
             publication.tensor(Entry(file.name, "U8", 1, PARAMETER, 0, 0, (file.size,), (1,), i, 0))
             _read(file, publication.storage(i))

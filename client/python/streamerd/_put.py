@@ -210,6 +210,19 @@ def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
 # ---- memory ----
 
 
+def claimed(
+    client: Client, name: str, key: Mapping[str, str], device: str, wait: bool, deadline: float | None
+) -> Publication:
+    """The right to make a generation of `name` of tensors. `wait`: also for another process that has it."""
+    found = find(
+        client, name, key, base=None, device=device, claim=True, replace=True, tensors=True, wait=wait,
+        timeout=seconds_until(deadline),
+    )  # fmt: skip
+    if found.publication is None:
+        raise BusyError(found.explain(name))
+    return found.publication
+
+
 def admitted(
     client: Client,
     name: str,
@@ -219,28 +232,23 @@ def admitted(
     wait: bool,
     deadline: float | None,
 ) -> Publication:
-    """The right to make a generation of `name` of tensors, with memory for storages of these sizes."""
+    """The same, with memory for storages of these sizes, for which it waits, too."""
     since = time.monotonic()
     logged = False
     refusal: Error | None = None
     while True:
         try:
-            found = find(
-                client, name, key, base=None, device=device, claim=True, replace=True, tensors=True, wait=wait,
-                timeout=seconds_until(deadline),
-            )  # fmt: skip
+            publication = claimed(client, name, key, device, wait, deadline)
         except TimedOutError as e:
             raise _late(refusal) if refusal else e from None
-        if found.publication is None:
-            raise BusyError(found.explain(name))
         try:
-            found.publication.begin(sizes)
-            return found.publication
+            publication.begin(sizes)
+            return publication
         except (LimitError, OutOfMemoryError) as e:
             refusal = e
-            found.publication.abort()
+            publication.abort()
         except BaseException:
-            found.publication.abort()
+            publication.abort()
             raise
         if not wait:
             raise refusal

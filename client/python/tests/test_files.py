@@ -107,6 +107,16 @@ def test_what_is_no_regular_file_is_not_published(daemon: Daemon, cache: Path) -
         streamerd.publish_files(cache / "none", "set", key=KEY)
 
 
+def test_a_set_that_does_not_fit_fails_by_name(daemon: Daemon, cache: Path) -> None:
+    """It waits for no memory: an engine that publishes would not serve meanwhile."""
+    (cache / "large").touch()
+    os.truncate(cache / "large", 2 << 30)
+    with pytest.raises(streamerd.OutOfMemoryError, match="does not fit: 2.0 GiB needed"):
+        streamerd.publish_files(cache, "set", key=KEY, timeout=60)
+    (cache / "large").unlink()
+    assert streamerd.publish_files(cache, "set", key=KEY)
+
+
 def test_special_bits_are_dropped(daemon: Daemon, folder: Path) -> None:
     cache = folder / "c"
     cache.mkdir()
