@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,15 @@ class Engine(Worker):
     def call(self, method: str, **arguments: Any) -> Any:
         self.begin(method, **arguments)
         return self.end()
+
+    @contextmanager
+    def patched(self, method: str, **arguments: Any) -> Iterator[None]:
+        """While it is entered, what this function of engine.py replaces is replaced in the process."""
+        self.call(method, **arguments)
+        try:
+            yield
+        finally:
+            self.call("repair")
 
     def start(self, model: Path | str, load_format: str, extra: dict[str, Any] | None = None, **more: Any) -> Any:
         return self.call("start", model=str(model), load_format=load_format, extra=extra or {}, **more)

@@ -16,6 +16,18 @@ import streamerd
 OWN = "vllm-model_executor-models-llama-LlamaForCausalLM.json"  # vLLM's name of what it knows of this class
 
 
+class Logger:
+    """In place of a logger of vLLM's."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, *values: Any) -> None:
+        self.lines.append(text % values)
+
+    warning = info
+
+
 def start(engine: Engine, daemon: Daemon, models: Path, **extra: Any) -> list[str]:
     """A compiling engine; what its loader logs of artifacts."""
     extra = {"socket": daemon.socket, **extra}
@@ -88,13 +100,7 @@ def test_an_engine_that_cannot_restore_or_publish_compiles(
     from streamerd._engines import vllm_artifacts
     from streamerd._engines.options import Options
 
-    lines: list[str] = []
-
-    class Logger:
-        def info(self, text: str, *values: Any) -> None:
-            lines.append(text % values)
-
-        warning = info
+    logger = Logger()
 
     key = {"engine": "this one"}
     monkeypatch.setattr(vllm_artifacts, "key_of", lambda config: key)
@@ -104,9 +110,9 @@ def test_an_engine_that_cannot_restore_or_publish_compiles(
     config = VllmConfig()
 
     def begin(**options: Any) -> str:
-        lines.clear()
-        vllm_artifacts.begin(Options(socket=daemon.socket, **options), config, "/models/llama", Logger())  # type: ignore[arg-type]
-        return "\n".join(lines)
+        logger.lines.clear()
+        vllm_artifacts.begin(Options(socket=daemon.socket, **options), config, "/models/llama", logger)  # type: ignore[arg-type]
+        return "\n".join(logger.lines)
 
     assert begin(artifacts=False) == "" and vllm_artifacts._current is None
     assert "artifacts: there are none of models/llama/compiled-" in begin()
@@ -137,17 +143,11 @@ def test_what_is_known_of_a_class_is_shared_by_engines_that_compile(
     from streamerd._engines import vllm_modelinfos
     from streamerd._engines.options import Options
 
-    lines: list[str] = []
-
-    class Logger:
-        def info(self, text: str, *values: Any) -> None:
-            lines.append(text % values)
-
-        warning = info
+    logger = Logger()
 
     def make(cache: str, mode: CompilationMode = CompilationMode.VLLM_COMPILE, **options: Any) -> str:
         """Of an engine whose configuration examines a class; what is logged."""
-        lines.clear()
+        logger.lines.clear()
         folder = tmp_path / cache / "modelinfos"
         monkeypatch.setattr(envs, "VLLM_CACHE_ROOT", str(tmp_path / cache), raising=False)
         config: Any = SimpleNamespace(
@@ -163,8 +163,8 @@ def test_what_is_known_of_a_class_is_shared_by_engines_that_compile(
             return config
 
         with_modelinfos: Any = vllm_modelinfos.with_modelinfos
-        assert with_modelinfos(Options(**{"socket": daemon.socket, **options}), "/models/known", Logger(), create) is config
-        return "\n".join(lines)
+        assert with_modelinfos(Options(**{"socket": daemon.socket, **options}), "/models/known", logger, create) is config
+        return "\n".join(logger.lines)
 
     def known(cache: str) -> str:
         return (tmp_path / cache / "modelinfos" / OWN).read_text()

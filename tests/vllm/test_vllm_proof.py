@@ -108,11 +108,8 @@ def test_what_differs_is_named_and_not_published(engine, models, daemon, expecte
     """The engine serves its own model, packed. Once the record of it is unloaded, one that finds no difference publishes."""
     folder = models / f"differs {difference}"
     shutil.copytree(models / "checkpoint", folder)
-    engine.call("break_proof", difference=difference)
-    try:
+    with engine.patched("break_proof", difference=difference):
         log = "\n".join(engine.start(folder, "streamerd", publishing(daemon))["log"])
-    finally:
-        engine.call("repair")
     assert engine.call("tokens") == expected
     assert engine.call("packed") > 0
     assert not engine.call("is_marked")

@@ -139,11 +139,8 @@ def test_what_differs_beyond_the_configuration_becomes_a_field_of_the_key(engine
     shutil.copytree(models / "checkpoint", folder)
     run(engine, folder, daemon)
     for line in (PUBLISHED, ATTACHED):
-        engine.call("colour", value="blue")
-        try:
+        with engine.patched("colour", value="blue"):
             tokens, log = run(engine, folder, daemon)
-        finally:
-            engine.call("repair")
         assert tokens == expected
         assert line in log
         assert "1 attributes differ: colour is blue, published absent" in log
@@ -155,11 +152,8 @@ def test_an_attribute_that_is_another_in_each_process_does_not_fill_the_memory(e
     folder = models / "many colours"
     shutil.copytree(models / "checkpoint", folder)
     for i in range(11):
-        engine.call("colour", value=str(i))
-        try:
+        with engine.patched("colour", value=str(i)):
             tokens, log = run(engine, folder, daemon)
-        finally:
-            engine.call("repair")
         assert tokens == expected
         assert (PUBLISHED in log) == (i < 9)
     assert "an attribute is another one in each process" in log
@@ -193,11 +187,8 @@ def test_an_attach_that_fails_leaves_an_engine_that_loads_from_its_files(engine,
     """After the model was built: its layers are no longer registered, and no rotary table without memory is left. One
     line says why. The layers are packed, as the compile cache's key says."""
     run(engine, models / "checkpoint", daemon)
-    engine.call("break_attach", unforeseen=unforeseen)
-    try:
+    with engine.patched("break_attach", unforeseen=unforeseen):
         log = start(engine, models / "checkpoint", daemon)
-    finally:
-        engine.call("repair")
     try:
         assert engine.call("tokens") == expected
         assert engine.call("packed") > 0
@@ -213,11 +204,8 @@ def test_a_publication_that_fails_leaves_an_engine_that_is_packed(engine, models
     """One line says why; the next engine publishes."""
     folder = models / "unpublished"
     shutil.copytree(models / "checkpoint", folder)
-    engine.call("break_commit")
-    try:
+    with engine.patched("break_commit"):
         log = start(engine, folder, daemon)
-    finally:
-        engine.call("repair")
     try:
         assert engine.call("tokens") == expected
         assert engine.call("packed") > 0
@@ -235,11 +223,8 @@ def test_what_is_refused_is_not_tried_by_the_next_engine(engine, second, models,
     """It loads its files at once, packed. Another configuration, and the refusal unloaded, are tried."""
     folder = models / "refused"
     shutil.copytree(models / "checkpoint", folder)
-    engine.call("refuse", reason="not this one")
-    try:
+    with engine.patched("refuse", reason="not this one"):
         tokens, log = run(engine, folder, daemon)
-    finally:
-        engine.call("repair")
     assert tokens == expected
     assert "was not published: not this one" in log
     [refusal] = published_of(daemon, folder)
