@@ -83,7 +83,7 @@ def put(
         name: the model's name in the daemon; no model that was loaded has it.
         device: as for open(); None: the GPU that a tensor is on, else the host.
         metadata: texts of the model, as Model.metadata gives them.
-        wait: wait for memory, and for readers of older generations, instead of failing.
+        wait: wait for memory, and for readers of older generations, instead of failing. What exceeds the whole budget fails.
         timeout: "30s", or seconds, of connecting and waiting; None: no limit.
         socket, autostart: as for open().
 
@@ -250,7 +250,7 @@ def admitted(
         except BaseException:
             publication.abort()
             raise
-        if not wait:
+        if not wait or _exceeds_budget(client, device, sizes):
             raise refusal
         now = time.monotonic()
         if deadline is not None and now >= deadline:
@@ -259,6 +259,12 @@ def admitted(
             logged = True
             warn("%s: waits for memory: %s", name, refusal)
         time.sleep(RETRY_SECONDS)
+
+
+def _exceeds_budget(client: Client, device: str, sizes: list[int]) -> bool:
+    """Whether no wait can help."""
+    devices = client.call("status")["devices"]
+    return any(row["device"] == device and sum(sizes) > row["budget"] for row in devices)
 
 
 def _late(refusal: Error) -> TimedOutError:

@@ -2,7 +2,9 @@
 """watch() and awatch(): the generations of a model as they become ready.
 
 Each has a connection of its own, for the events of one name. An event only says that something has changed: what serves
-is then looked at, so that nothing is missed and nothing is reported twice, over a restart of the daemon, too.
+is then looked at, so that nothing is missed and nothing is reported twice, over a restart of the daemon, too: one that has
+restored its models has their generations; another one counts from 1 again, so after a lost connection a lower generation, or
+another digest, is another model.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import functools
+import json
 from collections.abc import AsyncIterator, Iterator
 from ctypes import POINTER, byref, c_char_p, c_int, c_void_p
 
@@ -30,14 +33,15 @@ def _library() -> ctypes.CDLL:
 
 
 class _Watch:
-    """The events of one name, and the last generation that was reported."""
+    """The events of one name, and what was reported last."""
 
     def __init__(self, name: str, socket: str | None, autostart: bool | None) -> None:
         self._library = _library()
         self._name = name
         self._client = Client(connect(socket, autostart).socket)
         self._client.check(self._library.streamer_subscribe(self._client.pointer, text(name)))
-        self._last = 0
+        self._last = (0, "")  # generation and digest
+        self._is_lost = False  # the connection was, since the last one was reported
         self.fd = self._client.fd
 
     def look(self) -> int | None:
@@ -46,11 +50,12 @@ class _Watch:
             rows = self._client.call("show", model=self._name)["models"]
         except NotFoundError:
             return None
-        ready = max((row["generation"] for row in rows if row["state"] == "ready"), default=0)
-        if ready <= self._last:
+        ready = max(((row["generation"], row["digest"]) for row in rows if row["state"] == "ready"), default=(0, ""))
+        is_other = self._is_lost and 0 < ready[0] and ready != self._last
+        if ready[0] <= self._last[0] and not is_other:
             return None
-        self._last = ready
-        return ready
+        self._last, self._is_lost = ready, False
+        return ready[0]
 
     def changed(self, slice_ms: int) -> bool:
         """Takes all events that have come; waits for one if none has. A lost connection is a change, too."""
@@ -61,8 +66,11 @@ class _Watch:
             if code == E_TIMEOUT:
                 return found
             if code == E_UNREACHABLE:
+                self._is_lost = True
                 return True
             self._client.check(code)
+            if json.loads(ctypes.string_at(event.pointer))["event"] == "lost":
+                self._is_lost = True  # look() has connected again
             found = True
 
 

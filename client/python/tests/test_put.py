@@ -112,9 +112,11 @@ def test_a_third_generation_fails_by_name_or_waits_for_the_readers(daemon: Daemo
     assert made[0]["scalar"] == 5
 
 
-def test_a_model_that_does_not_fit_fails_by_name(daemon: Daemon) -> None:
-    with pytest.raises(streamerd.OutOfMemoryError):
-        streamerd.put({"w": torch.empty(2 << 30, dtype=torch.uint8)}, "m")
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_model_that_does_not_fit_fails_by_name(daemon: Daemon, wait: bool) -> None:
+    """Also where it would wait: no memory that is freed suffices."""
+    with pytest.raises(streamerd.OutOfMemoryError, match="more than the whole budget"):
+        streamerd.put({"w": torch.empty(2 << 30, dtype=torch.uint8)}, "m", wait=wait, timeout=60)
     assert streamerd.put(tensors(), "m")["scalar"] == 3
 
 
@@ -206,6 +208,25 @@ def test_watch_waits_for_a_model_that_does_not_exist_and_ignores_others(daemon: 
     made = streamerd.put(tensors(), "m")
     thread.join(30)
     assert seen == [made.generation]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_watch_yields_what_another_daemon_makes_that_counts_anew(daemon: Daemon, folder: Path, count: int) -> None:
+    """After a restart that has restored nothing, the first generation has the number that was reported, or a lower one."""
+    generations = streamerd.watch("m")
+    for step in range(count):
+        made = streamerd.put(tensors(step), "m").generation
+        assert next(generations) == made
+    assert made == count
+    daemon.kill()
+    other = Daemon(folder)
+    try:
+        for step in range(count + 1):
+            made = streamerd.put(tensors(10 + step), "m").generation
+            assert made == step + 1 and next(generations) == made
+    finally:
+        generations.close()  # type: ignore[attr-defined]
+        other.stop()
 
 
 def test_watch_ends_with_an_error_once_the_daemon_has_ended(daemon: Daemon) -> None:
