@@ -117,7 +117,7 @@ void channel_unref(struct streamer_client *c)
         pthread_cond_destroy(&c->changed);
         pthread_mutex_destroy(&c->lock);
         free(c->dead_text);
-        message_deinit(&c->hello);
+        call_deinit(&c->hello);
         free(c->subject);
         free(c->skipped);
         free(c->path);
@@ -222,6 +222,12 @@ static void flush(struct streamer_client *c)
         }
 }
 
+static void push(struct streamer_client *c)
+{
+        flush(c);
+        readiness_update(c);
+}
+
 static int append(struct streamer_client *c, const void *body, size_t len)
 {
         unsigned char header[FRAME_HEADER];
@@ -234,11 +240,8 @@ static int append(struct streamer_client *c, const void *body, size_t len)
         size_t before = c->out.size;
         frame_put_header(header, len);
         if (msgpack_sbuffer_write(&c->out, (const char *)header, sizeof(header)) == 0 &&
-            msgpack_sbuffer_write(&c->out, body, len) == 0) {
-                flush(c);
-                readiness_update(c);
+            msgpack_sbuffer_write(&c->out, body, len) == 0)
                 return 0;
-        }
         c->out.size = before;
         return fail(c, STREAMER_ENOMEM, "no memory for a request");
 }
@@ -248,8 +251,8 @@ void channel_post(struct streamer_client *c, struct request *request)
         msgpack_sbuffer body;
         msgpack_sbuffer_init(&body);
         request->id = ++c->last_id;
-        if (!c->dead && request_encode(request, &body) == 0)
-                append(c, body.data, body.size);
+        if (!c->dead && request_encode(request, &body) == 0 && append(c, body.data, body.size) == 0)
+                push(c);
         msgpack_sbuffer_destroy(&body);
 }
 
@@ -347,7 +350,8 @@ static void pump(struct streamer_client *c, int64_t deadline)
 void channel_poll(struct streamer_client *c)
 {
         struct pollfd p = {.fd = c->fd, .events = POLLIN};
-        flush(c);
+        if (c->introduced) /* else hello waits for the first request */
+                flush(c);
         /* The end of the stream follows what was sent before it. */
         for (int i = 0; i < LOOKS_MAX && !c->dead && !c->pumping && poll(&p, 1, 0) > 0; i++)
                 pump(c, 0);
@@ -388,11 +392,6 @@ static int wait_on(struct streamer_client *c, uint64_t epoch, bool (*done)(const
                 has_read = true;
         }
         return 0;
-}
-
-int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
-{
-        return wait_on(c, c->epoch, done, arg, deadline);
 }
 
 /* ---- calls ---- */
@@ -439,7 +438,7 @@ int call_outcome(const struct streamer_client *c, const struct call *call)
         return text_len == 0 ? fail(c, rc, "%s", code_text(rc)) : fail(c, rc, "%.*s", (int)text_len, text);
 }
 
-int channel_send(struct streamer_client *c, const void *body, size_t len, struct call *call)
+int channel_queue(struct streamer_client *c, const void *body, size_t len, struct call *call)
 {
         int rc = append(c, body, len);
         if (rc != 0)
@@ -450,10 +449,40 @@ int channel_send(struct streamer_client *c, const void *body, size_t len, struct
         return 0;
 }
 
+int channel_send(struct streamer_client *c, const void *body, size_t len, struct call *call)
+{
+        int rc = channel_queue(c, body, len, call);
+        if (rc == 0)
+                push(c);
+        return rc;
+}
+
+int channel_greet(struct streamer_client *c, int64_t deadline)
+{
+        require(c->hello.by_id.linked);
+        push(c);
+        int rc = wait_on(c, c->epoch, call_done, &c->hello, deadline);
+        return rc == 0 && c->dead ? channel_error(c) : rc;
+}
+
+/* Where hello was sent with the first request, its reply has the time of any reply, whatever the caller waits for. */
+static int wait_greeted(struct streamer_client *c, uint64_t epoch, bool (*done)(const void *arg), const void *arg,
+                        int64_t deadline)
+{
+        int64_t usual = c->hello.done ? NEVER : channel_deadline(c);
+        int rc = c->hello.done ? 0 : wait_on(c, epoch, call_done, &c->hello, deadline < usual ? deadline : usual);
+        return rc ?: wait_on(c, epoch, done, arg, deadline);
+}
+
+int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
+{
+        return wait_greeted(c, c->epoch, done, arg, deadline);
+}
+
 int channel_await(struct streamer_client *c, struct call *call, int64_t deadline)
 {
         require(call->by_id.linked || call->done);
-        int rc = wait_on(c, call->epoch, call_done, call, deadline);
+        int rc = wait_greeted(c, call->epoch, call_done, call, deadline);
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
         channel_end(c, call);
@@ -484,7 +513,10 @@ int channel_begin(struct streamer_client *c, struct request *request, struct cal
 int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
 {
         lock_scope(&c->lock);
-        return channel_begin(c, request, call, deadline) ?: channel_await(c, call, deadline);
+        int rc = channel_begin(c, request, call, deadline) ?: channel_await(c, call, deadline);
+        if (rc == STREAMER_EUNSUPPORTED) /* maybe of the first request, before the features were known */
+                features_check(c, request);
+        return rc;
 }
 
 int channel_request(struct streamer_client *c, struct request *request, int64_t deadline)

@@ -60,6 +60,28 @@ struct event {
         struct message message;
 };
 
+#define CALL_LOST_FDS "too many files are open (ulimit -n): the descriptors of the daemon's reply were lost"
+
+/* One request under way. */
+struct call {
+        struct table_node by_id;
+        uint64_t id;
+        uint64_t epoch; /* the connection that it was sent on */
+        /* Called with the lock held as soon as a reply without error is there (NULL: it was taken), before any event
+         * that comes after it is looked at. May be NULL. */
+        void (*accept)(struct call *call, const msgpack_object *reply);
+        void (*finish)(struct call *call); /* with the lock held, when it is done, also with an error; may be NULL */
+        /* With the lock held: reads the message of a success, which has no descriptors, and which is not decoded then.
+         * False: it cannot. NULL: every message is decoded. */
+        bool (*take)(struct call *call, const void *data, size_t len);
+        void *arg;
+        bool done, taken;
+        int code; /* not 0: the reply came, but not all of its descriptors */
+        struct message reply;
+        int fds[FRAME_FDS_MAX];
+        size_t n_fds;
+};
+
 struct streamer_client {
         atomic_uint refs; /* the handle, and each operation and lease */
         struct fault *fault;
@@ -90,9 +112,9 @@ struct streamer_client {
         struct table lease_ids;  /* of `leases`: those that the daemon holds, by the number on this connection */
         struct table detach_ids; /* of `detaching`: by the id of the request */
         struct streamer_lease *leases;
-        int rule;             /* STREAMER_SOCKET_* */
-        char *skipped;        /* why the system's daemon was not used; NULL: it was, or it does not exist */
-        struct message hello; /* the daemon's reply: its version and its features */
+        int rule;          /* STREAMER_SOCKET_* */
+        char *skipped;     /* why the system's daemon was not used; NULL: it was, or it does not exist */
+        struct call hello; /* its reply: the daemon's version and features; not done until the daemon has replied */
         bool subscribed;
         char *subject; /* subscribed: the model it asked for; NULL: all */
         struct event *events, **events_end;
@@ -127,28 +149,6 @@ struct detaching {
         struct lease_key key;
 };
 
-#define CALL_LOST_FDS "too many files are open (ulimit -n): the descriptors of the daemon's reply were lost"
-
-/* One request under way. */
-struct call {
-        struct table_node by_id;
-        uint64_t id;
-        uint64_t epoch; /* the connection that it was sent on */
-        /* Called with the lock held as soon as a reply without error is there (NULL: it was taken), before any event
-         * that comes after it is looked at. May be NULL. */
-        void (*accept)(struct call *call, const msgpack_object *reply);
-        void (*finish)(struct call *call); /* with the lock held, when it is done, also with an error; may be NULL */
-        /* With the lock held: reads the message of a success, which has no descriptors, and which is not decoded then.
-         * False: it cannot. NULL: every message is decoded. */
-        bool (*take)(struct call *call, const void *data, size_t len);
-        void *arg;
-        bool done, taken;
-        int code; /* not 0: the reply came, but not all of its descriptors */
-        struct message reply;
-        int fds[FRAME_FDS_MAX];
-        size_t n_fds;
-};
-
 #define fail(client, code, ...) fault_set((client)->fault, (code), __VA_ARGS__)
 
 /* The word of this list that the field "state" has, so that it may outlive the message; NULL: none. */
@@ -171,8 +171,12 @@ void channel_close(struct streamer_client *c);
 
 /* Connects and says hello, in at least a millisecond; texts are kept under NULL. The client's timeout is not set. */
 int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out);
-/* The same, and waits for a daemon that restarts where it ends the connection before it has answered. */
-int channel_connect(const char *path, int64_t deadline, struct streamer_client **out);
+/* The same, and waits for a daemon that restarts where it ends the connection before it has answered. `lazy`: hello is
+ * sent with the first request, and one that is refused ends the connection then. */
+int channel_connect(const char *path, bool lazy, int64_t deadline, struct streamer_client **out);
+
+/* Lock held: sends hello, which was queued, and waits for its reply. */
+int channel_greet(struct streamer_client *c, int64_t deadline);
 
 /* Lock held, and given up meanwhile: asks whether the connection lives; a dead one is made again, with
  * its leases. 0, or why not. Where it is `patient` it waits for a daemon that restarts. */
@@ -192,6 +196,8 @@ void channel_end(struct streamer_client *c, struct call *call);
 /* Lock held, in two steps, for a request that is packed already: sends it, under its id, and links the call; waits for
  * the reply, as channel_call(). Whatever comes between them, the call must be awaited, or ended by channel_end(). */
 int channel_send(struct streamer_client *c, const void *body, size_t len, struct call *call);
+/* The same, but what is queued is sent with the next request. */
+int channel_queue(struct streamer_client *c, const void *body, size_t len, struct call *call);
 int channel_await(struct streamer_client *c, struct call *call, int64_t deadline);
 /* Of a call that is done: 0, or the error that it was answered with, whose text is kept. */
 int call_outcome(const struct streamer_client *c, const struct call *call);

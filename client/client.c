@@ -119,20 +119,6 @@ static int open_socket(const char *path, int64_t deadline, int *out)
         return 0;
 }
 
-/* The daemon names the versions that it speaks where it refuses this library's. */
-static int refused(const streamer_client *c, const char *path, int rc)
-{
-        const char *text = fault_text(c->fault);
-        if (rc == STREAMER_ETIMEOUT)
-                return fault_set(NULL, rc,
-                                 "cannot connect: no reply in time: the daemon is stopped or overloaded (pid %d, %s)",
-                                 (int)channel_daemon(c), path);
-        if (rc != STREAMER_EPROTO)
-                return fault_set(NULL, rc, "cannot connect: %s", text);
-        return fault_set(NULL, rc, "cannot connect: %s; this library (" STREAMERD_VERSION ") speaks protocol %u", text,
-                         PROTOCOL_MAX);
-}
-
 #define NAME_SIZE 160
 
 /* "python3@llama-0 (libstreamer-client 0.1.0)": for a daemon that does not see this process. In a pod the host's name
@@ -148,30 +134,68 @@ static void own_name(char name[NAME_SIZE])
                         *c = '?';
 }
 
-static int hello(streamer_client *c, const char *path, int64_t deadline)
+#define REFUSAL_SIZE 512
+
+/* Lock held: a connection that hello does not open ends, for good. The daemon names the versions that it speaks where
+ * it refuses this library's. */
+static void finish_hello(struct call *call)
 {
-        char name[NAME_SIZE];
-        own_name(name);
-        struct call call = {0};
-        struct request request = {
-                .verb = VERB_hello,
-                .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX, .client = name, .features = features_number}};
-        int rc = channel_call(c, &request, &call, deadline);
-        if (rc != 0)
-                return refused(c, path, rc);
+        struct streamer_client *c = call->arg;
+        char text[REFUSAL_SIZE];
         uint64_t protocol = 0;
-        object_u64(&call.reply.unpacked.data, "protocol", &protocol);
-        c->hello = call.reply;
-        if (protocol >= PROTOCOL_MIN && protocol <= PROTOCOL_MAX)
-                return 0;
-        return fault_set(NULL, STREAMER_EPROTO,
-                         "cannot connect: the daemon speaks protocol %" PRIu64 ", this library (" STREAMERD_VERSION
+        int rc = call_outcome(c, call);
+        channel_end(c, call);
+        object_u64(&call->reply.unpacked.data, "protocol", &protocol);
+        if (rc == 0 && protocol >= PROTOCOL_MIN && protocol <= PROTOCOL_MAX)
+                return;
+        if (rc == 0)
+                snprintf(text, sizeof(text),
+                         "the daemon speaks protocol %" PRIu64 ", this library (" STREAMERD_VERSION
                          ") %u: the %s is older",
                          protocol, PROTOCOL_MAX, protocol < PROTOCOL_MIN ? "daemon" : "library");
+        else if (rc == STREAMER_EPROTO)
+                snprintf(text, sizeof(text), "%.400s; this library (" STREAMERD_VERSION ") speaks protocol %u",
+                         fault_text(c->fault), PROTOCOL_MAX);
+        else
+                snprintf(text, sizeof(text), "%s", fault_text(c->fault));
+        channel_fail(c, rc ?: STREAMER_EPROTO, text);
+}
+
+static int queue_hello(struct streamer_client *c)
+{
+        char name[NAME_SIZE];
+        msgpack_sbuffer body;
+        lock_scope(&c->lock);
+        msgpack_sbuffer_init(&body);
+        own_name(name);
+        struct request request = {
+                .verb = VERB_hello,
+                .id = ++c->last_id,
+                .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX, .client = name, .features = features_number}};
+        c->hello = (struct call){.id = request.id, .finish = finish_hello, .arg = c};
+        int rc = request_encode(&request, &body) == 0 ? channel_queue(c, body.data, body.size, &c->hello)
+                                                      : fail(c, STREAMER_ENOMEM, "no memory for a request");
+        msgpack_sbuffer_destroy(&body);
+        return rc;
+}
+
+static int greet(struct streamer_client *c, int64_t deadline)
+{
+        lock_scope(&c->lock);
+        return channel_greet(c, deadline);
+}
+
+static int refused(const streamer_client *c, int rc)
+{
+        if (rc != STREAMER_ETIMEOUT)
+                return fault_set(NULL, rc, "cannot connect: %s", fault_text(c->fault));
+        return fault_set(NULL, rc, "cannot connect: no reply in time: the daemon is stopped or overloaded (pid %d, %s)",
+                         (int)channel_daemon(c), c->path);
 }
 
 /* *lost: the daemon ended the connection before it answered. */
-static int dial(const char *path, int64_t deadline, struct fault *fault, bool *lost, struct streamer_client **out)
+static int dial(const char *path, bool lazy, int64_t deadline, struct fault *fault, bool *lost,
+                struct streamer_client **out)
 {
         int fd = -1;
         int rc = open_socket(path, deadline, &fd);
@@ -180,11 +204,14 @@ static int dial(const char *path, int64_t deadline, struct fault *fault, bool *l
         streamer_client *c = channel_new_consume_fd(fd, fault);
         if (!c)
                 return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
-        rc = hello(c, path, deadline); /* before it has a path: a connection that is refused is not made again */
-        if (rc == 0 && !(c->path = strdup(path)))
-                rc = fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
+        if (!(c->path = strdup(path)))
+                rc = fail(c, STREAMER_ENOMEM, "no memory for a client");
+        rc = rc ?: queue_hello(c);
+        if (rc == 0 && !lazy)
+                rc = greet(c, deadline);
         if (rc != 0) {
                 *lost = c->dead == STREAMER_EUNREACHABLE;
+                rc = refused(c, rc);
                 channel_close(c);
                 return rc;
         }
@@ -195,19 +222,19 @@ static int dial(const char *path, int64_t deadline, struct fault *fault, bool *l
 int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out)
 {
         bool lost;
-        return dial(path, deadline, fault, &lost, out);
+        return dial(path, false, deadline, fault, &lost, out);
 }
 
 /* A daemon that ends has begun nothing for the client, and the next one may serve soon. */
-int channel_connect(const char *path, int64_t deadline, struct streamer_client **out)
+int channel_connect(const char *path, bool lazy, int64_t deadline, struct streamer_client **out)
 {
         bool lost = false;
-        int rc = dial(path, deadline, NULL, &lost, out);
+        int rc = dial(path, lazy, deadline, NULL, &lost, out);
         if (!lost)
                 return rc;
         struct patience patience = patience_begin(deadline);
         while (rc == STREAMER_EUNREACHABLE && patience_pause(&patience))
-                rc = dial(path, deadline, NULL, &lost, out);
+                rc = dial(path, lazy, deadline, NULL, &lost, out);
         return rc;
 }
 
@@ -215,7 +242,7 @@ static int connect_with(const streamer_connect_opts *o, streamer_client **client
 {
         streamer_client *c;
         int rc = args_pointer(NULL, "connect", "client", client)
-                         ?: args_flags(NULL, "connect", o->flags, STREAMER_CONNECT_OWN);
+                         ?: args_flags(NULL, "connect", o->flags, STREAMER_CONNECT_OWN | STREAMER_CONNECT_LAZY);
         if (rc != 0)
                 return rc;
         struct socket_places places = socket_places_here();

@@ -35,8 +35,9 @@ static bool library_knows(const char *verb, const char *field)
 static bool has(const struct streamer_client *c, const char *verb, const char *field)
 {
         uint64_t number;
-        const msgpack_object *features = object_get(&c->hello.unpacked.data, "features");
-        if (!features && object_u64(&c->hello.unpacked.data, "features_number", &number) && number == features_number)
+        const msgpack_object *features = object_get(&c->hello.reply.unpacked.data, "features");
+        if (!features && object_u64(&c->hello.reply.unpacked.data, "features_number", &number) &&
+            number == features_number)
                 return library_knows(verb, field);
         if (!features || features->type != MSGPACK_OBJECT_ARRAY)
                 return false;
@@ -50,7 +51,7 @@ static int refuse(const struct streamer_client *c, const char *verb, const char 
 {
         const char *version = "", *dot = field ? "." : "";
         size_t len = 0;
-        object_str(&c->hello.unpacked.data, "version", &version, &len);
+        object_str(&c->hello.reply.unpacked.data, "version", &version, &len);
         if (library_knows(verb, field))
                 return fail(c, STREAMER_EUNSUPPORTED,
                             "%s%s%s: the daemon (%.*s) is older than this library (" STREAMERD_VERSION
@@ -62,6 +63,8 @@ static int refuse(const struct streamer_client *c, const char *verb, const char 
 
 int features_check_field(const struct streamer_client *c, const char *verb, const char *field)
 {
+        if (!c->hello.done)
+                return 0;
         if (!has(c, verb, NULL))
                 return refuse(c, verb, NULL);
         return field && !has(c, verb, field) ? refuse(c, verb, field) : 0;
@@ -70,8 +73,6 @@ int features_check_field(const struct streamer_client *c, const char *verb, cons
 int features_check(const struct streamer_client *c, const struct request *request)
 {
         const struct verb_desc *verb = verb_desc(request->verb);
-        if (request->verb == VERB_hello)
-                return 0;
         int rc = features_check_field(c, verb->name, NULL);
         for (size_t i = 0; rc == 0 && i < verb->n_fields; i++)
                 if (request_has(request, &verb->fields[i]))

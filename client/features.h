@@ -11,7 +11,8 @@
 
 struct streamer_client;
 
-/* All with the client's lock held. 0, or STREAMER_EUNSUPPORTED with its text. */
+/* All with the client's lock held. 0, or STREAMER_EUNSUPPORTED with its text. Until the daemon has replied to hello:
+ * 0, and the daemon refuses what it does not support. */
 
 int features_check(const struct streamer_client *c, const struct request *request);
 

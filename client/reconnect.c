@@ -201,7 +201,8 @@ static bool install(struct streamer_client *c, struct streamer_client *fresh)
         msgpack_sbuffer_clear(&c->out);
         if (c->last_id < fresh->last_id)
                 c->last_id = fresh->last_id;
-        struct message hello = c->hello;
+        channel_end(c, &c->hello);
+        struct call hello = c->hello;
         c->hello = fresh->hello;
         fresh->hello = hello;
         free(c->dead_text);
@@ -266,8 +267,7 @@ static int revive(struct streamer_client *c, bool patient, int64_t deadline)
 
 int channel_ensure(struct streamer_client *c, bool patient, int64_t deadline)
 {
-        bool fresh = c->last_id == 0; /* nothing can have arrived: hello has not been sent */
-        if (!c->dead && !c->pumping && !fresh)
+        if (!c->dead && !c->pumping)
                 channel_poll(c);
         return c->dead ? revive(c, patient, deadline) : 0;
 }

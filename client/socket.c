@@ -2,7 +2,8 @@
  *
  *   the caller's > $STREAMERD_SOCKET > the system's daemon > the user's own daemon
  *
- * The first two are used or fail. The system's daemon is skipped if none serves there, or if it refuses the user.
+ * The first two are used or fail. The system's daemon is skipped if none serves there, or if it refuses the user. Which
+ * of several is used depends on their replies to hello: there a lazy connection is not.
  *
  * The user's own daemon has its socket in the user's runtime directory, else in /tmp. Both are tried, so that sessions
  * with and without $XDG_RUNTIME_DIR (ssh, cron, sudo) use one daemon; a runtime directory other than the system's is a
@@ -79,9 +80,9 @@ static int check_folder(const char *socket, uid_t uid)
 
 /* ---- connecting ---- */
 
-static int dial(const char *path, int rule, int64_t deadline, struct streamer_client **client)
+static int dial(const char *path, int rule, bool lazy, int64_t deadline, struct streamer_client **client)
 {
-        int rc = channel_connect(path, deadline, client);
+        int rc = channel_connect(path, lazy, deadline, client);
         if (rc == 0)
                 (*client)->rule = rule;
         return rc;
@@ -94,14 +95,14 @@ static bool is_absent(int rc)
 }
 
 /* The first that serves; else the first one's failure other than that none serves there. */
-static int dial_user(const struct socket_places *places, int64_t deadline, struct streamer_client **client)
+static int dial_user(const struct socket_places *places, bool lazy, int64_t deadline, struct streamer_client **client)
 {
         char paths[USER_SOCKETS][PATH_MAX];
         size_t n = socket_of_user(places, paths);
         int rc = STREAMER_EUNREACHABLE;
-        for (size_t i = 0; rc == STREAMER_EUNREACHABLE && i < n; i++) {
-                rc = check_folder(paths[i], places->uid) ?: dial(paths[i], STREAMER_SOCKET_USER, deadline, client);
-        }
+        for (size_t i = 0; rc == STREAMER_EUNREACHABLE && i < n; i++)
+                rc = check_folder(paths[i], places->uid)
+                             ?: dial(paths[i], STREAMER_SOCKET_USER, lazy && i + 1 == n, deadline, client);
         return rc;
 }
 
@@ -112,17 +113,27 @@ static const char *last_text(void)
         return strncmp(text, CANNOT_CONNECT, len) == 0 ? text + len : text;
 }
 
-/* The system's, else the user's. Where neither serves, the error is the system's, and names the user's, too. */
-static int dial_found(const struct socket_places *places, int64_t deadline, struct streamer_client **client)
+static bool has_socket_of_user(const struct socket_places *places)
 {
-        int rc = dial(places->system, STREAMER_SOCKET_SYSTEM, deadline, client);
+        char paths[USER_SOCKETS][PATH_MAX];
+        size_t n = socket_of_user(places, paths), i = 0;
+        while (i < n && access(paths[i], F_OK) < 0)
+                i++;
+        return i < n;
+}
+
+/* The system's, else the user's. Where neither serves, the error is the system's, and names the user's, too. */
+static int dial_found(const struct socket_places *places, bool lazy, int64_t deadline, struct streamer_client **client)
+{
+        bool only = lazy && !has_socket_of_user(places);
+        int rc = dial(places->system, STREAMER_SOCKET_SYSTEM, only, deadline, client);
         if (!is_absent(rc))
                 return rc;
         bool exists = access(places->system, F_OK) == 0 || rc == STREAMER_EPERM;
         cleanup_free char *why = strdup(last_text());
         if (!why)
                 return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
-        int own = dial_user(places, deadline, client);
+        int own = dial_user(places, lazy, deadline, client);
         if (own == 0) {
                 (*client)->skipped = exists ? why : NULL;
                 why = exists ? NULL : why;
@@ -138,13 +149,14 @@ int socket_connect(const struct socket_places *places, const char *socket, unsig
                    struct streamer_client **client)
 {
         int64_t deadline = deadline_in_ms(timeout_ms);
+        bool lazy = (flags & STREAMER_CONNECT_LAZY) != 0;
         if (socket)
-                return dial(socket, STREAMER_SOCKET_GIVEN, deadline, client);
+                return dial(socket, STREAMER_SOCKET_GIVEN, lazy, deadline, client);
         if (is_set(places->environment))
-                return dial(places->environment, STREAMER_SOCKET_ENVIRONMENT, deadline, client);
+                return dial(places->environment, STREAMER_SOCKET_ENVIRONMENT, lazy, deadline, client);
         if (flags & STREAMER_CONNECT_OWN)
-                return dial_user(places, deadline, client);
-        return dial_found(places, deadline, client);
+                return dial_user(places, lazy, deadline, client);
+        return dial_found(places, lazy, deadline, client);
 }
 
 /* ---- the calls ---- */

@@ -197,6 +197,10 @@ typedef struct streamer_connect_opts {
 #define STREAMER_CONNECT_OPTS_INIT STREAMER_INIT(streamer_connect_opts)
 
 #define STREAMER_CONNECT_OWN 1u /* not to the system's daemon: to $STREAMERD_SOCKET or the user's own */
+/* One round trip less: the version and the rights are checked with the first request, in one message. Where the daemon
+ * refuses the client, it is the first call that fails, with the error that streamer_connect() would have, and all later
+ * ones do. No effect where the system's daemon and the user's own both have a socket. */
+#define STREAMER_CONNECT_LAZY 2u
 
 /* Connects to the daemon. The caller owns *client (streamer_close). Which daemon, where opts names no socket:
  *   $STREAMERD_SOCKET, if it is set;

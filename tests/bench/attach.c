@@ -39,7 +39,7 @@ static void touch(int fd, size_t size)
 
 static void use_library(const char *socket, const char *model)
 {
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket};
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket, .flags = STREAMER_CONNECT_LAZY};
         streamer_client *client;
         streamer_lease *lease;
         streamer_tensor t = STREAMER_TENSOR_INIT;

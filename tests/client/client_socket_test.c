@@ -255,6 +255,22 @@ TEST(a_daemon_that_gives_the_user_no_role_is_skipped)
         finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "no role");
 }
 
+TEST(a_lazy_client_skips_it_too)
+{
+        set_up("accept\n> hello\n! denied no role\nclose\naccept\nend\n");
+        serve_at(places.system);
+        finds_with(NULL, STREAMER_CONNECT_LAZY, own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "no role");
+        fake_finish(&fake);
+}
+
+TEST(a_lazy_client_says_nothing_to_the_only_daemon)
+{
+        set_up("accept\nend\n");
+        serve_at(places.system);
+        finds_with(NULL, STREAMER_CONNECT_LAZY, places.system, STREAMER_SOCKET_SYSTEM, "");
+        fake_finish(&fake);
+}
+
 TEST(sessions_with_and_without_a_runtime_directory_find_one_daemon)
 {
         set_up("hello\nclose\nhello\n");

@@ -168,11 +168,15 @@ static void *call_verify(void *arg)
         return NULL;
 }
 
-TEST(threads_get_each_its_own_reply)
+/* Loop: the hello is sent by streamer_connect(); by the first of the calls. */
+TEST(threads_get_each_its_own_reply, .to = 2)
 {
         pthread_t threads[8];
         struct caller callers[8];
-        client = fake_connect_script(&fake, answer_in_reverse);
+        fake_start_script(&fake, answer_in_reverse);
+        streamer_connect_opts opts = {
+                .struct_size = sizeof(opts), .socket = fake.socket, .flags = _i == 1 ? STREAMER_CONNECT_LAZY : 0};
+        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
         for (int i = 0; i < 8; i++) {
                 callers[i] = (struct caller){client, i};
                 ck_assert_int_eq(pthread_create(&threads[i], NULL, call_verify, &callers[i]), 0);
