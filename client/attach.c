@@ -101,7 +101,7 @@ int lease_map_segment(struct streamer_lease *lease, const struct call *call, con
 {
         const char *name, *verb = lent ? "publish_segment" : "attach";
         size_t len;
-        require(lease->n_segments < MANIFEST_MAX_SEGMENTS);
+        require(lease->n_segments < lease->max_segments);
         struct mapping *mapping = &lease->segments[lease->n_segments];
         struct handle handle = {.fd = -1, .daemon_pid = lease->daemon_pid};
         if (!o || !object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size) ||
@@ -148,13 +148,11 @@ static int map_segments(struct streamer_lease *lease, const struct call *call, c
                 return fail(lease->client, STREAMER_ECORRUPT, "attach: the manifest has other segments than the reply");
         if (lease->writable && any_of_hugetlb(call))
                 lease->writable = false;
-        for (uint32_t i = 0; i < segments->via.array.size; i++) {
-                int rc = lease_map_segment(lease, call, &segments->via.array.ptr[i], false,
-                                           manifest_segment(&lease->manifest, i)->size);
-                if (rc != 0)
-                        return rc;
-        }
-        return 0;
+        int rc = lease_reserve(lease, segments->via.array.size);
+        for (uint32_t i = 0; rc == 0 && i < segments->via.array.size; i++)
+                rc = lease_map_segment(lease, call, &segments->via.array.ptr[i], false,
+                                       manifest_segment(&lease->manifest, i)->size);
+        return rc;
 }
 
 /* States in which a lease is made. One of a later version may mean anything. */

@@ -107,10 +107,19 @@ static void lose_segment(struct streamer_lease *lease, struct mapping *mapping)
                 mapping->kind->forget(mapping);
 }
 
+int lease_reserve(struct streamer_lease *lease, size_t n_segments)
+{
+        require(!lease->segments && n_segments <= MANIFEST_MAX_SEGMENTS);
+        if (n_segments > 0 && !(lease->segments = calloc(n_segments, sizeof(*lease->segments))))
+                return fail(lease->client, STREAMER_ENOMEM, "no memory for a lease");
+        lease->max_segments = n_segments;
+        return 0;
+}
+
 void lease_add_segment(struct streamer_lease *lease)
 {
         lock_scope(&lease->client->lock);
-        require(lease_is_linked(lease) && lease->n_segments < MANIFEST_MAX_SEGMENTS);
+        require(lease_is_linked(lease) && lease->n_segments < lease->max_segments);
         struct mapping *mapping = &lease->segments[lease->n_segments++];
         if (lease->hold == HOLD_LOST)
                 lose_segment(lease, mapping);
@@ -222,6 +231,7 @@ static void unmap(struct streamer_lease *lease)
 static void lease_free(struct streamer_lease *lease)
 {
         unmap(lease);
+        free(lease->segments);
         free(lease->detaching);
         free(lease->model);
         free(lease->published);

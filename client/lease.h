@@ -55,7 +55,8 @@ struct streamer_lease {
         char *model;      /* its name */
         const char *device_kind;
         int device_index;
-        struct mapping segments[MANIFEST_MAX_SEGMENTS];
+        struct mapping *segments; /* malloc'd: lease_reserve() */
+        size_t max_segments;
         size_t n_segments; /* changes under the client's lock, by lease_add_segment() and lease_take_out() */
         bool writable;
         void *manifest_map;
@@ -93,6 +94,8 @@ static inline bool lease_is_linked(const struct streamer_lease *lease)
         return lease->hold != HOLD_NONE && lease->hold != HOLD_ENDED;
 }
 
+/* Makes space for so many segments, once, before the first is mapped. 0, or STREAMER_ENOMEM. */
+int lease_reserve(struct streamer_lease *lease, size_t n_segments);
 /* The next segment is mapped; the daemon may be known to be lost by then. */
 void lease_add_segment(struct streamer_lease *lease);
 

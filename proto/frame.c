@@ -40,9 +40,14 @@ static size_t known_size(const struct frame_reader *r)
         return body <= r->max ? FRAME_HEADER + body : 0;
 }
 
+static size_t first_cap(const struct frame_reader *r)
+{
+        return r->ahead ? FRAME_AHEAD_CAP : FRAME_FIRST_CAP;
+}
+
 static bool grow(struct frame_reader *r, size_t at_least)
 {
-        size_t cap = r->cap == 0 ? FRAME_FIRST_CAP : r->cap * 2;
+        size_t cap = r->cap == 0 ? first_cap(r) : r->cap * 2;
         if (cap < at_least)
                 cap = at_least;
         if (cap > LAST_CAP)
@@ -82,7 +87,7 @@ static void release_if_drained(struct frame_reader *r)
         if (r->start != r->end)
                 return;
         r->start = r->end = 0;
-        if (r->cap > FRAME_FIRST_CAP)
+        if (r->cap > first_cap(r))
                 frame_reader_deinit(r);
 }
 

@@ -20,6 +20,7 @@
 #define FRAME_FDS_MAX 253 /* SCM_MAX_FD of Linux */
 
 #define FRAME_FIRST_CAP 4096u /* the buffer of a reader that waits for short frames */
+#define FRAME_AHEAD_CAP 1024u /* the same of one that makes room for a frame at once */
 
 /* Cuts a stream of bytes into frames. */
 struct frame_reader {

@@ -127,7 +127,9 @@ int streamer_publish_begin(streamer_publication *publication, const uint64_t *by
         struct streamer_lease *lease = publication->storages ? lease_new(publication->client, 0) : NULL;
         if (!lease)
                 return fail(publication->client, STREAMER_ENOMEM, "publish_begin: no memory");
-        rc = place(publication, bytes, n, &total) ?: begin(publication, lease, total);
+        rc = place(publication, bytes, n, &total)
+                     ?: lease_reserve(lease, MANIFEST_MAX_SEGMENTS)
+                     ?: begin(publication, lease, total);
         if (rc != 0) {
                 lease_unref(lease);
                 return rc;

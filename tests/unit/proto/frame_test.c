@@ -110,6 +110,8 @@ TEST(space_for_a_whole_frame_is_made_only_for_a_trusted_sender)
         ck_assert_uint_lt(room, 2 * FRAME_FIRST_CAP);
         frame_reader_deinit(&r);
         r.ahead = true;
+        frame_reader_space(&r, &room);
+        ck_assert_uint_eq(room, FRAME_AHEAD_CAP);
         add_header(FRAME_MAX / 2);
         frame_reader_space(&r, &room);
         ck_assert_uint_eq(room, FRAME_MAX / 2);
