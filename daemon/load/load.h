@@ -347,6 +347,8 @@ struct loads {
 
 void loads_init(struct loads *loads);
 bool loads_empty(const struct loads *loads);
+/* Each, if there is any, waits for memory. */
+bool loads_all_wait(const struct loads *loads);
 /* No load begins any more, and watchers are called before this returns. */
 void loads_cancel_all(struct loads *loads);
 

@@ -20,6 +20,14 @@ bool loads_empty(const struct loads *loads)
         return list_empty(&loads->all);
 }
 
+bool loads_all_wait(const struct loads *loads)
+{
+        list_each_item (const struct load, load, &loads->all, link)
+                if (load->state != LOAD_QUEUED)
+                        return false;
+        return true;
+}
+
 void loads_cancel_all(struct loads *loads)
 {
         loads->over = true; /* a watcher may ask for the next load at once */

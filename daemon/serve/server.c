@@ -135,7 +135,7 @@ static uint64_t each_second(struct server *server)
         again |= log_tick();
         manager_send_status(server);
         again |= server->session_ops->tick(server);
-        again |= !loads_empty(server->loads) || !uv_is_active((uv_handle_t *)&server->accept_poll);
+        again |= !loads_all_wait(server->loads) || !uv_is_active((uv_handle_t *)&server->accept_poll);
         uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
         uint64_t exit_at = exit_if_idle(server);
         return again ? earlier(exit_at, now_ns() + SECOND) : exit_at;

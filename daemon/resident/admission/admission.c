@@ -406,10 +406,27 @@ bool admission_withdraw(struct admission_request *request)
         return true;
 }
 
+/* What it waits for changes without an event: bytes that are being freed count for a time, no kernel says when other
+ * software has freed memory, and a device is lost in another thread. The rest of the budget is changed by this
+ * daemon's models alone. */
+static bool needs_time(const struct admission_request *request)
+{
+        if (!request->blocked)
+                return true;
+        for (size_t i = 0; i < request->n_parts; i++) {
+                const struct device *device = request->parts[i].device;
+                if (device_budget(device) < device->budget || !device_in_service(device))
+                        return true;
+        }
+        return false;
+}
+
 bool admission_tick(struct admission *admission)
 {
-        if (list_empty(&admission->queue))
-                return false;
-        resident_capacity_changed(admission->resident);
-        return true;
+        list_each_item (const struct admission_request, request, &admission->queue, link)
+                if (needs_time(request)) {
+                        resident_capacity_changed(admission->resident);
+                        return true;
+                }
+        return false;
 }

@@ -82,7 +82,8 @@ void admission_relax(struct admission_request *request, bool evict, bool wait);
 /* Withdraws a request. True: it will not be answered; false: it was, or was never asked. */
 bool admission_withdraw(struct admission_request *request);
 
-/* About once a second while a request waits, else false: other software may have freed device memory. */
+/* About once a second while it returns true: a request waits for what only time shows, such as memory that other
+ * software frees. */
 bool admission_tick(struct admission *admission);
 
 /* ---- estimates ---- */

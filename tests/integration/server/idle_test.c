@@ -112,3 +112,29 @@ TEST(idle_it_takes_little_memory)
         ABOUT_HOST_MEMORY();
         ck_assert_uint_le(fixture_memory(), OWN_MEMORY_MAX);
 }
+
+/* ---- loads that wait ---- */
+
+static void begin_small(void)
+{
+        fixture_begin((const char *const[]){"--device", "host=16MiB", NULL});
+}
+
+FIXTURE(.all = {begin_small, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+
+TEST(with_loads_that_wait_for_memory_it_does_not_wake_up)
+{
+        ABOUT_HOST_MEMORY();
+        struct model *m = model_mixed(1, 10 * MIB), *n = model_mixed(2, 10 * MIB);
+        client_load(client, fixture_write(m, "m.safetensors"), "m");
+        client_ok(client, streamer_pin(client, "m", 1), "pin");
+        streamer_op *op = client_load_begin_with(
+                client, (streamer_load_opts){
+                                .source = fixture_write(n, "n.safetensors"), .name = "n", .flags = STREAMER_LOAD_WAIT});
+        AWAIT(strcmp(client_state(client, "n"), "queued") == 0);
+        await_idle();
+        client_ok(client, streamer_pin(client, "m", 0), "unpin"); /* then it is evicted */
+        ck_assert_int_eq(client_load_end(op), 0);
+        client_equals(client, "n", n);
+        client_unload(client, "n");
+}

@@ -107,8 +107,35 @@ TEST(memory_freed_by_other_processes_is_found_by_the_timer)
         fake_device_share(&fakes[0], 4 * MiB);
         struct ask *ask = patient(load_of("m", 0, 5 * MiB), 0);
         waits(ask);
+        ck_assert(admission_tick(&admission));
+        waits(ask);
         __atomic_store_n(&fakes[0].ceiling, 5 * MiB, __ATOMIC_SEQ_CST);
         admission_tick(&admission);
+        granted(ask);
+}
+
+TEST(a_load_that_the_budget_blocks_needs_no_timer)
+{
+        fake_device_share(&fakes[0], BUDGET);
+        struct generation *a = resident_model("a", 0, BUDGET);
+        set_pin(a, true);
+        struct ask *ask = patient(load_of("m", 0, 5 * MiB), 0);
+        waits(ask);
+        ck_assert(!admission_tick(&admission));
+        generation_drop_name(a, "a");
+        granted(ask);
+        ck_assert(!admission_tick(&admission));
+}
+
+TEST(a_load_that_waits_for_memory_that_is_freed_needs_the_timer)
+{
+        struct generation *old = resident_model("old", 0, 8 * MiB);
+        generation_get(old);
+        generation_drop_name(old, "old");
+        struct ask *ask = asked(load_of("m", 0, 8 * MiB));
+        waits(ask);
+        ck_assert(admission_tick(&admission));
+        generation_put(old);
         granted(ask);
 }
 

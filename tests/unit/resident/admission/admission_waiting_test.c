@@ -236,7 +236,7 @@ TEST(a_blocked_load_reserves_nothing_while_its_device_is_asked)
         struct ask *both = patient(and_of(load_of("both", 0, 6 * MiB), 1, 6 * MiB), 0);
         core_until(both->request.blocked);
         gate_init(&fakes[0].answer, false);
-        admission_tick(&admission);
+        resident_capacity_changed(&resident);
         await_question();
         granted(asked(load_of("m", 1, 6 * MiB)));
 }
