@@ -99,8 +99,7 @@ struct tree_node *tree_next(const struct tree_node *node)
         return node->parent;
 }
 
-struct tree_node *tree_from(const struct tree *tree, const void *key,
-                            int (*compare)(const void *key, const struct tree_node *node))
+struct tree_node *tree_from(const struct tree *tree, const void *key, tree_compare_key *compare)
 {
         struct tree_node *node = tree->root, *found = NULL;
         while (node != NULL) {
@@ -110,4 +109,19 @@ struct tree_node *tree_from(const struct tree *tree, const void *key,
                 node = precedes ? node->right : node->left;
         }
         return found;
+}
+
+static struct tree_node *if_equal(struct tree_node *node, const void *key, tree_compare_key *compare)
+{
+        return node != NULL && compare(key, node) == 0 ? node : NULL;
+}
+
+struct tree_node *tree_find(const struct tree *tree, const void *key, tree_compare_key *compare)
+{
+        return if_equal(tree_from(tree, key, compare), key, compare);
+}
+
+struct tree_node *tree_find_next(const struct tree_node *node, const void *key, tree_compare_key *compare)
+{
+        return if_equal(tree_next(node), key, compare);
 }

@@ -14,6 +14,8 @@ struct tree_node {
 
 /* As strcmp(). No two nodes of a tree are equal. */
 typedef int tree_compare(const struct tree_node *a, const struct tree_node *b);
+/* How a key compares with a node: a part of what orders the tree, so that several nodes may have it. */
+typedef int tree_compare_key(const void *key, const struct tree_node *node);
 
 struct tree {
         struct tree_node *root;
@@ -39,9 +41,11 @@ void tree_remove(struct tree *tree, struct tree_node *node);
 /* In order; NULL: none. */
 struct tree_node *tree_first(const struct tree *tree);
 struct tree_node *tree_next(const struct tree_node *node);
-/* The first node that does not precede the key, of which `compare` says how it compares with a node. NULL: none. */
-struct tree_node *tree_from(const struct tree *tree, const void *key,
-                            int (*compare)(const void *key, const struct tree_node *node));
+/* The first node that does not precede the key. NULL: none. */
+struct tree_node *tree_from(const struct tree *tree, const void *key, tree_compare_key *compare);
+/* The first node that has the key, and the next one behind a node of it. NULL: none. */
+struct tree_node *tree_find(const struct tree *tree, const void *key, tree_compare_key *compare);
+struct tree_node *tree_find_next(const struct tree_node *node, const void *key, tree_compare_key *compare);
 
 /* The object that contains a node that may be NULL. */
 #define tree_item(node, type, member)                                                                                  \

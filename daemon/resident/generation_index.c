@@ -132,38 +132,35 @@ struct generation *generation_next_rank(const struct generation *generation, con
 
 struct generation *resident_first_identical(const struct resident *resident, const struct source_identity *identity)
 {
-        const struct tree_node *node = tree_from(&resident->by_identity, identity, compare_identity);
-        return node != NULL && compare_identity(identity, node) == 0 ? identical(node) : NULL;
+        return tree_item(tree_find(&resident->by_identity, identity, compare_identity), struct generation, by_identity);
 }
 
 struct generation *generation_next_identical(const struct generation *generation)
 {
-        const struct tree_node *node = tree_next(&generation->by_identity);
-        return node != NULL && compare_identity(&generation->identity, node) == 0 ? identical(node) : NULL;
+        return tree_item(tree_find_next(&generation->by_identity, &generation->identity, compare_identity),
+                         struct generation, by_identity);
 }
 
 struct generation *resident_first_ready_digest(const struct resident *resident, const unsigned char digest[DIGEST_SIZE])
 {
-        const struct tree_node *node = tree_from(&resident->by_digest, digest, compare_digest);
-        return node != NULL && compare_digest(digest, node) == 0 ? digested(node) : NULL;
+        return tree_item(tree_find(&resident->by_digest, digest, compare_digest), struct generation, by_digest);
 }
 
 struct generation *generation_next_ready_digest(const struct generation *generation)
 {
-        const struct tree_node *node = tree_next(&generation->by_digest);
-        return node != NULL && compare_digest(generation->digest, node) == 0 ? digested(node) : NULL;
+        return tree_item(tree_find_next(&generation->by_digest, generation->digest, compare_digest), struct generation,
+                         by_digest);
 }
 
 struct generation *resident_first_of_source(const struct resident *resident, const char *source)
 {
-        const struct tree_node *node = tree_from(&resident->by_source, source, compare_source);
-        return node != NULL && compare_source(source, node) == 0 ? sourced(node) : NULL;
+        return tree_item(tree_find(&resident->by_source, source, compare_source), struct generation, by_source);
 }
 
 struct generation *generation_next_of_source(const struct generation *generation)
 {
-        const struct tree_node *node = tree_next(&generation->by_source);
-        return node != NULL && compare_source(generation->source, node) == 0 ? sourced(node) : NULL;
+        return tree_item(tree_find_next(&generation->by_source, generation->source, compare_source), struct generation,
+                         by_source);
 }
 
 struct model_name *resident_name_from(const struct resident *resident, const char *text)

@@ -280,7 +280,7 @@ static bool has_progress(const struct op *op)
         return request->end_number == 0 && !waits;
 }
 
-/* Its ops that have progress are due; those that are left of the last round stay so. */
+/* Makes each op that has progress due; one that was not notified in the last round is due already. */
 static void begin_round(struct session *session)
 {
         session->progress_round = session->server->progress_round;

@@ -68,33 +68,29 @@ static int by_digest(const struct session *session, const struct req_attach *req
         return error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
 }
 
-/* Counts the devices where it serves, else those where it loads; *device is one of them. */
-static size_t find_devices(struct resident *resident, const struct req_attach *req, const struct device **device,
-                           enum generation_state *state)
+struct places {
+        const struct device *devices[RESIDENT_DEVICES];
+        size_t n;
+};
+
+/* The devices where it serves, else those where it loads. */
+static void find_devices(struct resident *resident, const struct req_attach *req, struct places *on)
 {
         static const enum generation_state states[] = {GENERATION_READY, GENERATION_LOADING};
-        size_t n = 0;
-        for (size_t s = 0; s < ARRAY_SIZE(states) && n == 0; s++)
+        on->n = 0;
+        for (size_t s = 0; s < ARRAY_SIZE(states) && on->n == 0; s++)
                 for (size_t i = 0; i < resident->n_devices; i++)
-                        if (asked_for(resident, req, states[s], resident->devices[i]) != NULL) {
-                                *device = resident->devices[i];
-                                *state = states[s];
-                                n++;
-                        }
-        return n;
+                        if (asked_for(resident, req, states[s], resident->devices[i]) != NULL)
+                                on->devices[on->n++] = resident->devices[i];
 }
 
 #define DEVICES_TEXT 400
 
-/* Those where it has this state. */
-static const char *list_devices(char names[DEVICES_TEXT], struct resident *resident, const struct req_attach *req,
-                                enum generation_state state)
+static const char *list_devices(char names[DEVICES_TEXT], const struct places *on)
 {
         names[0] = '\0';
-        for (size_t i = 0; i < resident->n_devices; i++)
-                if (asked_for(resident, req, state, resident->devices[i]) != NULL)
-                        format_append(names, DEVICES_TEXT, "%s%s", names[0] != '\0' ? ", " : "",
-                                      resident->devices[i]->name);
+        for (size_t i = 0; i < on->n; i++)
+                format_append(names, DEVICES_TEXT, "%s%s", i > 0 ? ", " : "", on->devices[i]->name);
         return names;
 }
 
@@ -116,18 +112,19 @@ static int select_device(struct resident *resident, const struct req_attach *req
                          struct error *error)
 {
         char names[DEVICES_TEXT];
-        enum generation_state state = GENERATION_READY;
-        *device = NULL;
-        size_t n = find_devices(resident, req, device, &state);
-        if (req->device == NULL && n > 1)
+        struct places on;
+        find_devices(resident, req, &on);
+        if (req->device == NULL && on.n > 1)
                 return error_set(error, STREAMER_EINVAL, "%s: is on several devices, one must be named: %s", req->model,
-                                 list_devices(names, resident, req, state));
-        if (req->device == NULL)
+                                 list_devices(names, &on));
+        if (req->device == NULL) {
+                *device = on.n > 0 ? on.devices[0] : NULL;
                 return 0;
+        }
         *device = resident_device(resident, req->device, NULL);
-        if (*device == NULL || (n > 0 && !is_named(resident, req->model, 0, *device)))
+        if (*device == NULL || (on.n > 0 && !is_named(resident, req->model, 0, *device)))
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s (it is on: %s)", req->model, req->device,
-                                 n > 0 ? list_devices(names, resident, req, state) : "none");
+                                 on.n > 0 ? list_devices(names, &on) : "none");
         return 0;
 }
 

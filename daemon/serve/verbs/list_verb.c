@@ -68,8 +68,8 @@ static const char *cursor_name(const struct cursor *cursor)
 struct named {
         const char *name;
         const struct desired_model *desired; /* the first of this name; NULL: none */
-        struct generation **generations;     /* in the order of their sets; malloc'd */
-        size_t n, space;
+        struct generation **generations;     /* in the order of their sets; malloc'd, and kept for the next name */
+        size_t n, most;                      /* most: that it had of a name, for which there is space */
 };
 
 /* One that drains is listed by its last name, while it has device memory or leases. A failure that lost its name is not
@@ -82,13 +82,12 @@ static bool is_listed(const struct generation *g)
 /* False: no memory. */
 static bool named_add(struct named *named, struct generation *generation)
 {
-        if (named->n == named->space) {
-                size_t space = 2 * named->space + 16;
-                struct generation **more = realloc(named->generations, space * sizeof(struct generation *));
+        if (named->n == named->most) {
+                struct generation **more = array_grow(named->generations, named->n, sizeof(*more));
                 if (more == NULL)
                         return false;
                 named->generations = more;
-                named->space = space;
+                named->most++;
         }
         named->generations[named->n++] = generation;
         return true;

@@ -104,6 +104,26 @@ TEST(the_first_node_from_a_key_on_is_found)
         ck_assert_ptr_null(tree_from(&tree, &beyond, compare_value));
 }
 
+static int compare_tens(const void *tens, const struct tree_node *node)
+{
+        return ORDER(*(const unsigned *)tens, value_of(node) / 10);
+}
+
+TEST(all_nodes_of_a_key_are_found)
+{
+        const unsigned tens = 7, none = N;
+        unsigned value = 70;
+        insert_all(1237);
+        for (const struct tree_node *node = tree_find(&tree, &tens, compare_tens); node != NULL;
+             node = tree_find_next(node, &tens, compare_tens), value += 2)
+                ck_assert_uint_eq(value_of(node), value);
+        ck_assert_uint_eq(value, 80);
+        ck_assert_ptr_null(tree_find(&tree, &none, compare_tens));
+        for (value = 70; value < 80; value += 2)
+                tree_remove(&tree, &numbers[value / 2].node);
+        ck_assert_ptr_null(tree_find(&tree, &tens, compare_tens)); /* there are larger ones */
+}
+
 TEST(all_are_removed_while_they_are_visited)
 {
         insert_all(1);
