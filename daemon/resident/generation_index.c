@@ -186,6 +186,21 @@ static bool is_cached_elsewhere(const struct generation *generation)
         return false;
 }
 
+/* How many models with a generation of its number are partly cached, where so many of its ranks are: 0 or 1. */
+static unsigned is_partly_cached(const struct generation *generation, unsigned n_cached)
+{
+        return n_cached > 0 && n_cached < generation->n_ranks ? 1 : 0;
+}
+
+/* Itself among them. */
+static unsigned cached_ranks(const struct generation *generation)
+{
+        unsigned n = 0;
+        generation_each_rank(rank, generation) n += rank->state == GENERATION_CACHED ? 1 : 0;
+        require(generation->state == GENERATION_CACHED && n > 0);
+        return n;
+}
+
 void generation_index_leave_state(struct generation *generation)
 {
         struct resident *resident = generation->resident;
@@ -200,7 +215,9 @@ void generation_index_leave_state(struct generation *generation)
         }
         if (generation->state == GENERATION_CACHED) {
                 resident->n_cached -= !is_cached_elsewhere(generation) ? 1 : 0;
-                resident->n_cached_ranks -= generation->n_ranks > 1 ? 1 : 0;
+                unsigned n = cached_ranks(generation);
+                resident->n_partly_cached -= is_partly_cached(generation, n);
+                resident->n_partly_cached += is_partly_cached(generation, n - 1);
         }
 }
 
@@ -216,7 +233,9 @@ void generation_index_enter_state(struct generation *generation)
         }
         if (generation->state == GENERATION_CACHED) {
                 resident->n_cached += !is_cached_elsewhere(generation) ? 1 : 0;
-                resident->n_cached_ranks += generation->n_ranks > 1 ? 1 : 0;
+                unsigned n = cached_ranks(generation);
+                resident->n_partly_cached -= is_partly_cached(generation, n - 1);
+                resident->n_partly_cached += is_partly_cached(generation, n);
         }
 }
 

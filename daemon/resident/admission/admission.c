@@ -328,7 +328,7 @@ static void on_capacity_changed(struct callback *callback)
 {
         struct admission *admission = container_of(callback, struct resident, capacity_changed)->admission;
         admission->n_rechecks++;
-        if (admission->resident->n_cached_ranks > 0)
+        if (admission->resident->n_partly_cached > 0)
                 host_cache_drop_partial_ranks(admission->resident->cache);
         list_each_item (struct admission_request, request, &admission->queue, link)
                 if (request->due == 0)

@@ -168,8 +168,21 @@ static void make_ranks(struct generation *const *ranks, unsigned n)
                 generation_set_number(ranks[i], ranks[0]->number);
                 ranks[i]->rank = i;
                 ranks[i]->n_ranks = n;
-                resident.n_cached_ranks++;
         }
+}
+
+TEST(ranks_that_lack_another_one_are_counted_and_dropped)
+{
+        struct generation *ranks[] = {cached("first", 10, 1), cached("second", 10, 2), cached("third", 10, 3)};
+        struct generation *other = cached("a", 10, 4);
+        make_ranks(ranks, 3);
+        ck_assert_uint_eq(resident.n_partly_cached, 0);
+        generation_drop_name(ranks[1], "second");
+        ck_assert_uint_eq(resident.n_partly_cached, 1);
+        host_cache_drop_partial_ranks(&host_cache);
+        ck_assert_uint_eq(resident.n_partly_cached, 0);
+        ck_assert_uint_eq(resident.n_in_state[GENERATION_CACHED], 1);
+        ck_assert_int_eq(other->state, GENERATION_CACHED);
 }
 
 TEST(ranks_are_kept_or_evicted_together)
