@@ -80,7 +80,7 @@ static void check_done(struct work *work)
         else if (!scrub->desired->closing)
                 log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
         generation_put(g);
-        if (loads_empty(scrub->desired->loads))
+        if (loads_all_wait(scrub->desired->loads))
                 start_next(check);
 }
 
@@ -104,7 +104,7 @@ static unsigned count_running(const struct scrub *scrub)
 
 void scrub_tick(struct scrub *scrub)
 {
-        unsigned most = loads_empty(scrub->desired->loads) ? scrub->at_once : 1;
+        unsigned most = loads_all_wait(scrub->desired->loads) ? scrub->at_once : 1;
         unsigned running = list_empty(&scrub->desired->loads->resident->unchecked) ? most : count_running(scrub);
         for (size_t i = 0; i < SCRUB_CHECKS && running < most; i++)
                 if (scrub->checks[i].checked == NULL) {

@@ -4,7 +4,7 @@
  * serving: its names become failed models with the reason, and its memory is freed with its last lease. One that was
  * pinned is loaded again.
  *
- * Several are checked at once, on all processors but one, and the next when one is done; while anything is loaded, one
+ * Several are checked at once, on all processors but one, and the next when one is done; while a load runs, one
  * at a time, started by a tick. The end of the daemon stops those that are under way.
  */
 #pragma once
