@@ -320,7 +320,7 @@ static void row_queued(const struct bench *b, const char *path)
         if (!WITHIN(60000, count_queued(&bd) == QUEUED))
                 die("the loads do not wait for memory");
         report_row(ROW_growth_queued_pin, request_us(&bd, "pin", "{\"model\": \"s%05u\"}", models), 0);
-        sleep(5); /* after which the loop looks once a second whether the machine has memory again */
+        sleep(5); /* after which the loop has nothing to look at: the budget alone blocks them */
         double before = loop_us(&bd);
         sleep(IDLE_S);
         report_row(ROW_growth_queued_idle_loop, (loop_us(&bd) - before) / 1000 / IDLE_S, 0);
