@@ -74,9 +74,11 @@ void error_errno_text(char out[static ERROR_ERRNO_SIZE], int errno_value)
                 snprintf(out, ERROR_ERRNO_SIZE, "%s", text);
 }
 
-static bool is_descriptor_limit(int errno_value)
+static int code_of(int errno_value, int code)
 {
-        return errno_value == EMFILE || errno_value == ENFILE;
+        if (errno_value == EMFILE || errno_value == ENFILE)
+                return STREAMER_ELIMIT;
+        return errno_value == ENOMEM ? STREAMER_ENOMEM : code;
 }
 
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
@@ -87,7 +89,7 @@ int error_errno(struct error *error, int code, int errno_value, const char *form
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
         error_errno_text(why, errno_value);
-        return error_set(error, is_descriptor_limit(errno_value) ? STREAMER_ELIMIT : code, "%s: %s", text, why);
+        return error_set(error, code_of(errno_value, code), "%s: %s", text, why);
 }
 
 int error_no_memory(struct error *error)

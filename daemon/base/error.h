@@ -22,10 +22,15 @@ struct error {
  * \xNN; too long a text is cut with "...". `error` may be NULL. */
 int error_set(struct error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int error_vset(struct error *error, int code, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
-/* As error_set, ending with ": " and the text of errno_value. A limit of descriptors is STREAMER_ELIMIT, whatever
- * `code`. */
+/* As error_set, ending with ": " and the text of errno_value. What the daemon itself lacks says nothing of its subject:
+ * a limit of descriptors is STREAMER_ELIMIT, and ENOMEM is STREAMER_ENOMEM, whatever `code`. */
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
+/* It is one of these. */
+static inline bool error_is_lack(int code)
+{
+        return code == STREAMER_ELIMIT || code == STREAMER_ENOMEM;
+}
 #define ERROR_ERRNO_SIZE 128
 /* strerror(); of EMFILE also the limit. */
 void error_errno_text(char out[static ERROR_ERRNO_SIZE], int errno_value);

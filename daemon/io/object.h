@@ -59,7 +59,7 @@ struct object_copy {
         const char *etag, *modified;        /* as in the label; "": none */
         unsigned char (*sums)[DIGEST_SIZE]; /* of each leaf of each tensor, in the order of their bytes */
         uint64_t n_sums;
-        bool damaged; /* on the loop: it is not read any more */
+        bool damaged; /* on the loop: it is not read any more by this load */
         void (*close)(struct object_copy *copy);
 };
 

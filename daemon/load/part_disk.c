@@ -293,11 +293,15 @@ struct read_job *part_next_job(struct load_part *part)
         if (disk == NULL || part->reading != &disk->job)
                 return NULL;
         const struct read_job *job = &disk->job;
-        bool damaged = job->failed && job->error.code == STREAMER_EFAILED && job->failed_file != UINT32_MAX;
-        if (job->failed && !damaged)
+        bool of_copy = job->failed && job->failed_file != UINT32_MAX;
+        bool damaged = of_copy && job->error.code == STREAMER_EFAILED;
+        bool lacks = of_copy && error_is_lack(job->error.code); /* which says nothing of the copy */
+        if (job->failed && !damaged && !lacks)
                 return NULL;
         if (damaged)
                 disk_copy_drop(part->resolved.set.objects[job->failed_file].copy, job->error.text);
+        if (lacks)
+                part->resolved.set.objects[job->failed_file].copy->damaged = true;
         find_rest(part);
         if (disk->rest.n_blocks == 0)
                 return NULL;

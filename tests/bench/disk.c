@@ -319,6 +319,7 @@ static void row_start(const struct disk_bench *d)
         const char *cache = format_text("%s/many", d->b->folder), *objects = format_text("%s/objects", cache);
         must(mkdir(cache, 0700));
         must(mkdir(objects, 0700));
+        file_write(format_text("%s/lock", cache), "", 0);
         for (unsigned n = 0; n < ENTRIES; n++)
                 write_entry(objects, n);
         for (unsigned i = 0; i < d->b->rounds; i++) {

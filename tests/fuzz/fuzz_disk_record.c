@@ -21,7 +21,7 @@ static void put64(unsigned char *to, uint64_t value)
 static void check(const unsigned char *bytes, size_t n)
 {
         struct disk_record record;
-        if (disk_record_decode(&record, bytes, n)) {
+        if (disk_record_decode(&record, bytes, n) == 0) {
                 size_t size;
                 unsigned char *again = disk_record_encode(&record, &size);
                 holds(record.header <= record.size && disk_record_size(&record) == n);

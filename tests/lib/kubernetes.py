@@ -293,7 +293,8 @@ def disk_cache() -> None:
     values = VARIANTS["disk-cache"]
     mounts = {m["name"]: m for m in main_container(values)["volumeMounts"]}
     assert yaml.safe_load(config(values))["disk_cache"] == {
-        "path": mounts["disk-cache"]["mountPath"],
+        # The kubelet makes the mounted folder open to all; the daemon makes this one.
+        "path": mounts["disk-cache"]["mountPath"] + "/cache",
         "budget": "500GiB",
         "offline": "allow",
     }

@@ -265,29 +265,34 @@ void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source
         log_debug("disk cache: a source of %zu objects is stored", source->n);
 }
 
-static bool take_source(const unsigned char *bytes, size_t size, void *context)
-{
-        struct disk_cache *cache = context;
-        struct disk_source *source = disk_source_decode(bytes, size);
-        if (source == NULL)
-                return false;
-        lock_scope(&cache->mutex);
-        if (known_source(cache, source->id) != NULL || !is_complete(cache, source)) {
-                disk_source_free(source);
-                return false;
-        }
-        list_append(&cache->sources, &source->link);
-        return true;
-}
-
 /* ---- the scan ---- */
 
 struct scan {
         struct disk_cache *cache;
         struct disk_entry **found;
         size_t n;
-        uint64_t bytes, lost;
+        uint64_t lost;  /* no memory for them: they stay */
+        bool is_partly; /* some entries are not known */
 };
+
+/* One whose entries may just not be known stays for the next start, as one that there is no memory for. */
+static bool take_source(const unsigned char *bytes, size_t size, void *context)
+{
+        const struct scan *scan = context;
+        struct disk_cache *cache = scan->cache;
+        struct disk_source *source;
+        int r = disk_source_decode(&source, bytes, size);
+        if (r < 0)
+                return error_is_lack(r);
+        lock_scope(&cache->mutex);
+        bool known = known_source(cache, source->id) != NULL;
+        if (known || !is_complete(cache, source)) {
+                disk_source_free(source);
+                return !known && scan->is_partly;
+        }
+        list_append(&cache->sources, &source->link);
+        return true;
+}
 
 static void take_found(struct disk_found *found)
 {
@@ -315,7 +320,9 @@ static int by_use(const void *a, const void *b)
 void disk_cache_scan(struct disk_cache *cache, const bool *stop)
 {
         struct scan scan = {.cache = cache};
-        uint64_t since = now_ns(), removed = disk_folder_scan(&cache->folder, take_found, &scan, stop);
+        uint64_t since = now_ns(), unknown,
+                 removed = disk_folder_scan(&cache->folder, take_found, &scan, stop, &unknown);
+        scan.is_partly = unknown + scan.lost > 0;
         char size[SIZE_TEXT];
         if (scan.n > 0)
                 qsort(scan.found, scan.n, sizeof(*scan.found), by_use);
@@ -329,7 +336,7 @@ void disk_cache_scan(struct disk_cache *cache, const bool *stop)
         }
         pthread_mutex_unlock(&cache->mutex);
         if (!load_relaxed(stop))
-                disk_folder_each_source(&cache->folder, take_source, cache);
+                disk_folder_each_source(&cache->folder, take_source, &scan);
         pthread_mutex_lock(&cache->mutex);
         cache->scanned = true;
         size_text(size, cache->used);

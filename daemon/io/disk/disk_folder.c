@@ -18,12 +18,14 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#define LOCK "lock"
 #define OBJECTS "objects"
 #define SOURCES "sources"
 #define SOURCE_MAX (16 * MiB) /* bytes of one */
 #define DATA "data"
 #define ENTRY "entry"
 #define NEW "new."
+#define STRAY_DEPTH 64u /* of folders in each other that are removed: each takes a descriptor meanwhile */
 /* Beside the one that scans: each waits for the disk as long as its inodes are not cached. */
 #define SCAN_THREADS 3
 #define RECORD_MAX (DISK_RECORD_HEAD_MAX + DISK_RECORD_SUMS_MAX * DIGEST_SIZE)
@@ -52,10 +54,22 @@ static int failed(struct error *error, const struct disk_folder *folder, const c
         return error_errno(error, STREAMER_EFAILED, errno, "disk cache: %s/objects/%s", folder->path, what);
 }
 
-/* The daemon is short of something: that says nothing of a file. */
-static bool is_lack(int errno_value)
+static bool is_dots(const char *name)
 {
-        return errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM;
+        return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* Never through a link. NULL, with errno. */
+static DIR *open_dir(int at, const char *name)
+{
+        int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+        if (dir == NULL && fd >= 0) {
+                int why = errno;
+                close(fd);
+                errno = why;
+        }
+        return dir;
 }
 
 /* ---- the folder ---- */
@@ -65,7 +79,7 @@ static int failed_folder(struct error *error, const char *path, const char *what
         return error_errno(error, STREAMER_EFAILED, errno, "disk_cache: %s: %s", path, what);
 }
 
-/* A folder of this user, which no other can look into. */
+/* A folder of this user, which no other can look into. One that exists may be another program's: it stays as it is. */
 static int make_folder(int at, const char *path, const char *shown, int *fd, struct error *error)
 {
         struct stat st;
@@ -77,9 +91,49 @@ static int make_folder(int at, const char *path, const char *shown, int *fd, str
         if (st.st_uid != geteuid())
                 return error_set(error, STREAMER_EFAILED, "disk_cache: %s: belongs to uid %u, not to this daemon's",
                                  shown, (unsigned)st.st_uid);
-        if ((st.st_mode & 07777) != 0700 && fchmod(*fd, 0700) < 0)
-                return failed_folder(error, shown, "its mode cannot be set to 0700");
+        if ((st.st_mode & 0077) != 0)
+                return error_set(
+                        error, STREAMER_EFAILED,
+                        "disk_cache: %s: is open to other users (mode %04o): name a folder of mode 0700, or one "
+                        "that does not exist",
+                        shown, (unsigned)st.st_mode & 07777);
         return 0;
+}
+
+/* Entries are made and removed in a folder that has a lock, which is the first thing made in it. */
+static bool is_own_name(const char *name, bool has_lock)
+{
+        static const char *const own[] = {OBJECTS, SOURCES, LOCK};
+        if (is_dots(name) || strcmp(name, "lost+found") == 0)
+                return true;
+        for (size_t i = 0; has_lock && i < ARRAY_SIZE(own); i++)
+                if (strcmp(name, own[i]) == 0)
+                        return true;
+        return false;
+}
+
+static int check_contents(int folder, const char *path, struct error *error)
+{
+        struct stat st;
+        bool has_lock = fstatat(folder, LOCK, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+        DIR *dir = open_dir(folder, ".");
+        const struct dirent *e = NULL;
+        if (dir == NULL)
+                return failed_folder(error, path, "cannot be listed");
+        errno = 0;
+        while ((e = readdir(dir)) != NULL && is_own_name(e->d_name, has_lock))
+                ;
+        int r = 0;
+        if (e != NULL)
+                r = error_set(
+                        error, STREAMER_EFAILED,
+                        "disk_cache: %s: has '%s', which is no disk cache's: name an empty folder, or one that does "
+                        "not exist",
+                        path, e->d_name);
+        else if (errno != 0)
+                r = failed_folder(error, path, "cannot be listed");
+        closedir(dir);
+        return r;
 }
 
 int disk_folder_init(struct disk_folder *folder, const char *path, struct error *error)
@@ -88,10 +142,10 @@ int disk_folder_init(struct disk_folder *folder, const char *path, struct error 
         *folder = (struct disk_folder){.path = strdup(path), .lock = -1, .objects = -1, .sources = -1};
         if (folder->path == NULL)
                 return error_no_memory(error);
-        int r = make_folder(AT_FDCWD, path, path, &fd, error);
+        int r = make_folder(AT_FDCWD, path, path, &fd, error) ?: check_contents(fd, path, error);
         if (r < 0)
                 return r;
-        folder->lock = openat(fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        folder->lock = openat(fd, LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (folder->lock < 0)
                 return failed_folder(error, path, "its lock cannot be opened");
         if (flock(folder->lock, LOCK_EX | LOCK_NB) < 0)
@@ -123,30 +177,79 @@ bool disk_folder_space(const struct disk_folder *folder, uint64_t *free_bytes, u
 
 /* ---- removing ---- */
 
-/* The record first: without it there is no entry. What is not there is removed already. */
-static void remove_named(const struct disk_folder *folder, const char *name)
+static int remove_tree(int at, const char *name, dev_t device, unsigned depth);
+
+/* What a folder has. */
+static int remove_contents(DIR *dir, dev_t device, unsigned depth)
 {
-        cleanup_close int dir = openat(folder->objects, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int r = 0;
-        if (dir >= 0) {
-                r = unlinkat(dir, ENTRY, 0) < 0 && errno != ENOENT ? -1 : 0;
-                if (r == 0)
-                        r = unlinkat(dir, DATA, 0) < 0 && errno != ENOENT ? -1 : 0;
-                if (r == 0)
-                        r = unlinkat(folder->objects, name, AT_REMOVEDIR);
-        } else if (errno == ENOTDIR || errno == ELOOP) {
-                r = unlinkat(folder->objects, name, 0);
-        } else if (errno != ENOENT) {
+        struct stat st;
+        int r = fstat(dirfd(dir), &st);
+        if (r == 0 && (st.st_dev != device || depth == STRAY_DEPTH)) {
+                errno = st.st_dev != device ? EXDEV : ENAMETOOLONG;
                 r = -1;
         }
+        for (const struct dirent *e; r == 0 && (errno = 0, e = readdir(dir)) != NULL;)
+                r = is_dots(e->d_name) ? 0 : remove_tree(dirfd(dir), e->d_name, device, depth + 1);
+        return r < 0 || errno != 0 ? -1 : 0;
+}
+
+/* A file of any kind, which is not opened, or a folder with what it has, on this file system and so deep at most. 0
+ * also if there is none; -1, with errno. */
+static int remove_tree(int at, const char *name, dev_t device, unsigned depth)
+{
+        if (unlinkat(at, name, 0) == 0 || errno == ENOENT)
+                return 0;
+        if (errno != EISDIR && errno != EPERM)
+                return -1;
+        DIR *dir = open_dir(at, name);
+        if (dir == NULL)
+                return -1;
+        int r = remove_contents(dir, device, depth), why = errno;
+        closedir(dir);
+        errno = why;
+        return r < 0 ? r : unlinkat(at, name, AT_REMOVEDIR);
+}
+
+/* Of objects or sources. An entry's record first: without it there is no entry. */
+static void remove_named(const struct disk_folder *folder, int at, const char *name)
+{
+        struct stat st;
+        cleanup_close int dir = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int r = fstat(at, &st);
+        if (r == 0 && dir >= 0)
+                r = remove_tree(dir, ENTRY, st.st_dev, 1);
+        if (r == 0)
+                r = remove_tree(at, name, st.st_dev, 0);
         if (r < 0)
-                log_warn("disk cache: %s/objects/%s: cannot be removed: %s", folder->path, name, strerror(errno));
+                log_warn("disk cache: %s/%s/%s: cannot be removed: %s", folder->path,
+                         at == folder->objects ? OBJECTS : SOURCES, name, strerror(errno));
 }
 
 void disk_folder_remove(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
 {
         char name[ENTRY_PATH];
-        remove_named(folder, entry_path(name, id, NULL));
+        remove_named(folder, folder->objects, entry_path(name, id, NULL));
+}
+
+/* ---- an entry's files ---- */
+
+static int open_folder(const struct disk_folder *folder, const char *name)
+{
+        return openat(folder->objects, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* A regular file of an entry's folder, which is open, or the error of that. */
+static int open_file(const struct disk_folder *folder, int dir, const char *name, const char *file, int *fd,
+                     struct stat *st, struct error *error)
+{
+        char path[ENTRY_PATH];
+        named_path(path, name, file);
+        *fd = dir >= 0 ? openat(dir, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
+        if (*fd < 0 || fstat(*fd, st) < 0)
+                return failed(error, folder, path);
+        return S_ISREG(st->st_mode) ? 0
+                                    : error_set(error, STREAMER_EFAILED,
+                                                "disk cache: %s/objects/%s: is no regular file", folder->path, path);
 }
 
 /* ---- scanning ---- */
@@ -162,24 +265,25 @@ enum examined { IS_ENTRY, IS_NONE, IS_UNKNOWN };
 static enum examined examine(const struct disk_folder *folder, const char *name, struct disk_found *found)
 {
         unsigned char head[DISK_RECORD_HEAD_MAX];
-        char path[ENTRY_PATH], id[DISK_NAME_SIZE];
+        char id[DISK_NAME_SIZE];
         struct stat entry, data;
+        struct error error;
         struct disk_record *record = &found->record;
         *record = (struct disk_record){.size = 0};
         if (!is_id(name))
                 return IS_NONE;
-        cleanup_close int fd =
-                openat(folder->objects, named_path(path, name, ENTRY), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0 && is_lack(errno))
-                return IS_UNKNOWN;
-        ssize_t n = fd >= 0 ? TEMP_FAILURE_RETRY(pread(fd, head, sizeof(head), 0)) : -1;
-        if (n < 0 || fstat(fd, &entry) < 0 || !disk_record_decode_head(record, head, (size_t)n))
-                return IS_NONE;
+        cleanup_close int dir = open_folder(folder, name), fd = -1;
+        int r = open_file(folder, dir, name, ENTRY, &fd, &entry, &error);
+        ssize_t n = r == 0 ? TEMP_FAILURE_RETRY(pread(fd, head, sizeof(head), 0)) : -1;
+        if (r == 0)
+                r = n >= 0 ? disk_record_decode_head(record, head, (size_t)n) : STREAMER_EFAILED;
+        if (r < 0)
+                return error_is_lack(r) ? IS_UNKNOWN : IS_NONE;
         hex_encode(id, record->id, DISK_ID_SIZE);
         found->used_ns = (uint64_t)entry.st_mtim.tv_sec * SECOND + (uint64_t)entry.st_mtim.tv_nsec;
         bool whole = strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
-                     fstatat(folder->objects, named_path(path, name, DATA), &data, AT_SYMLINK_NOFOLLOW) == 0 &&
-                     S_ISREG(data.st_mode) && (uint64_t)data.st_size == record->size;
+                     fstatat(dir, DATA, &data, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(data.st_mode) &&
+                     (uint64_t)data.st_size == record->size;
         return whole ? IS_ENTRY : IS_NONE;
 }
 
@@ -201,7 +305,7 @@ static bool next_name(struct scan *scan, char name[NAME_MAX + 1])
 {
         lock_scope(&scan->mutex);
         for (const struct dirent *e; !load_relaxed(scan->stop) && (e = readdir(scan->dir)) != NULL;)
-                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+                if (!is_dots(e->d_name)) {
                         strcpy(name, e->d_name);
                         return true;
                 }
@@ -215,7 +319,7 @@ static void scan_names(struct scan *scan)
                 struct disk_found found = {.context = scan->context};
                 enum examined is = examine(scan->folder, name, &found);
                 if (is == IS_NONE)
-                        remove_named(scan->folder, name);
+                        remove_named(scan->folder, scan->folder->objects, name);
                 pthread_mutex_lock(&scan->mutex);
                 if (is == IS_ENTRY)
                         scan->take(&found);
@@ -245,14 +349,17 @@ static void scan_by_threads(struct scan *scan)
                 pthread_join(threads[--n], NULL);
 }
 
-uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take, void *context, const bool *stop)
+uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take, void *context, const bool *stop,
+                          uint64_t *unknown)
 {
-        struct scan scan = {.folder = folder, .take = take, .context = context, .stop = stop};
-        int fd = openat(folder->objects, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        scan.dir = fd >= 0 ? fdopendir(fd) : NULL;
+        struct scan scan = {.folder = folder,
+                            .take = take,
+                            .context = context,
+                            .stop = stop,
+                            .dir = open_dir(folder->objects, ".")};
+        *unknown = 0;
         if (scan.dir == NULL) {
                 log_error("disk cache: %s: cannot be listed: %s", folder->path, strerror(errno));
-                close_p(&fd);
                 return 0;
         }
         pthread_mutex_init(&scan.mutex, NULL);
@@ -260,43 +367,37 @@ uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take,
         pthread_mutex_destroy(&scan.mutex);
         closedir(scan.dir);
         if (scan.unknown > 0)
-                log_error("disk cache: %s: no descriptors for %" PRIu64 " of its entries", folder->path, scan.unknown);
+                log_error("disk cache: %s: no descriptors or memory for %" PRIu64 " of its entries", folder->path,
+                          scan.unknown);
+        *unknown = scan.unknown;
         return scan.removed;
 }
 
 /* ---- reading ---- */
 
-static int open_file(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], const char *file, int *fd,
-                     struct error *error)
-{
-        char path[ENTRY_PATH];
-        entry_path(path, id, file);
-        *fd = openat(folder->objects, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
-        if (*fd < 0 && is_lack(errno))
-                return error_errno(error, STREAMER_ELIMIT, errno, "disk cache: %s/objects/%s", folder->path, path);
-        return *fd >= 0 ? 0 : failed(error, folder, path);
-}
-
 int disk_folder_read(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], int *data,
                      struct disk_record *record, struct error *error)
 {
-        cleanup_close int entry = -1, fd = -1;
         cleanup_with(text_deinit) struct text text = {0};
-        char path[ENTRY_PATH];
+        char name[ENTRY_PATH], path[ENTRY_PATH];
         struct stat st;
         *record = (struct disk_record){.size = 0};
-        int r = open_file(folder, id, ENTRY, &entry, error)
-                        ?: open_file(folder, id, DATA, &fd, error)
-                        ?: text_read_fd(&text, entry, RECORD_MAX, entry_path(path, id, ENTRY), error);
+        entry_path(name, id, NULL);
+        cleanup_close int dir = open_folder(folder, name), entry = -1, fd = -1;
+        int r = open_file(folder, dir, name, ENTRY, &entry, &st, error)
+                        ?: text_read_fd(&text, entry, RECORD_MAX, entry_path(path, id, ENTRY), error)
+                        ?: open_file(folder, dir, name, DATA, &fd, &st, error);
         if (r < 0)
                 return r;
-        if (fstat(fd, &st) < 0)
-                return failed(error, folder, entry_path(path, id, DATA));
-        if (!disk_record_decode(record, (const unsigned char *)text.data, text.size) ||
-            memcmp(record->id, id, DISK_ID_SIZE) != 0 || (uint64_t)st.st_size != record->size) {
+        r = disk_record_decode(record, (const unsigned char *)text.data, text.size);
+        if (r == STREAMER_ENOMEM) {
+                disk_record_deinit(record);
+                return error_no_memory(error);
+        }
+        if (r < 0 || memcmp(record->id, id, DISK_ID_SIZE) != 0 || (uint64_t)st.st_size != record->size) {
                 disk_record_deinit(record);
                 return error_set(error, STREAMER_EFAILED, "disk cache: %s/objects/%s: its record is damaged",
-                                 folder->path, entry_path(path, id, NULL));
+                                 folder->path, name);
         }
         *data = take_fd(&fd);
         return 0;
@@ -304,8 +405,10 @@ int disk_folder_read(const struct disk_folder *folder, const unsigned char id[DI
 
 void disk_folder_touch(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
 {
-        char path[ENTRY_PATH];
-        utimensat(folder->objects, entry_path(path, id, ENTRY), NULL, AT_SYMLINK_NOFOLLOW);
+        char name[ENTRY_PATH];
+        cleanup_close int dir = open_folder(folder, entry_path(name, id, NULL));
+        if (dir >= 0)
+                utimensat(dir, ENTRY, NULL, AT_SYMLINK_NOFOLLOW);
 }
 
 char *disk_folder_data_path(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
@@ -316,28 +419,41 @@ char *disk_folder_data_path(const struct disk_folder *folder, const unsigned cha
 
 /* ---- sources ---- */
 
+/* False: it is to be removed. */
 static bool read_source(const struct disk_folder *folder, const char *name, disk_taken_fn *take, void *context)
 {
         cleanup_with(text_deinit) struct text text = {0};
         struct error error;
+        if (!is_id(name))
+                return false;
         cleanup_close int fd = openat(folder->sources, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-        return is_id(name) && fd >= 0 && text_read_fd(&text, fd, SOURCE_MAX, name, &error) == 0 &&
-               take((const unsigned char *)text.data, text.size, context);
+        int r = fd >= 0 ? text_read_fd(&text, fd, SOURCE_MAX, name, &error)
+                        : error_errno(&error, STREAMER_EFAILED, errno, "%s", name);
+        return r == 0 ? take((const unsigned char *)text.data, text.size, context) : error_is_lack(r);
 }
 
 void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *take, void *context)
 {
-        int fd = openat(folder->sources, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+        DIR *dir = open_dir(folder->sources, ".");
         if (dir == NULL) {
                 log_error("disk cache: %s: its sources cannot be listed: %s", folder->path, strerror(errno));
-                close_p(&fd);
                 return;
         }
         for (const struct dirent *e; (e = readdir(dir)) != NULL;)
-                if (e->d_name[0] != '.' && !read_source(folder, e->d_name, take, context))
-                        unlinkat(folder->sources, e->d_name, 0);
+                if (!is_dots(e->d_name) && !read_source(folder, e->d_name, take, context))
+                        remove_named(folder, folder->sources, e->d_name);
         closedir(dir);
+}
+
+/* In place of a file, or of what no daemon has made. */
+static int rename_over(const struct disk_folder *folder, int at, const char *from, const char *to)
+{
+        if (renameat(at, from, at, to) == 0)
+                return 0;
+        if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR && errno != EISDIR)
+                return -1;
+        remove_named(folder, at, to);
+        return renameat(at, from, at, to);
 }
 
 int disk_folder_put_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE],
@@ -345,11 +461,11 @@ int disk_folder_put_source(const struct disk_folder *folder, const unsigned char
 {
         static const char new[] = NEW "0"; /* one thread writes them */
         char name[DISK_NAME_SIZE];
-        unlinkat(folder->sources, new, 0);
+        remove_named(folder, folder->sources, new);
         cleanup_close int fd = openat(folder->sources, new, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
         hex_encode(name, id, DISK_ID_SIZE);
         if (fd < 0 || text_write_fd(fd, bytes, size) < 0 || fsync(fd) < 0 ||
-            renameat(folder->sources, new, folder->sources, name) < 0 || fsync(folder->sources) < 0)
+            rename_over(folder, folder->sources, new, name) < 0 || fsync(folder->sources) < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "disk cache: %s/sources/%s", folder->path, name);
         return 0;
 }
@@ -370,13 +486,14 @@ int disk_new_begin(struct disk_new *new, const struct disk_folder *folder, uint6
         const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY;
         *new = (struct disk_new){.dir = -1, .data = -1, .direct = true};
         snprintf(new->name, sizeof(new->name), NEW "%" PRIu64, number);
+        remove_named(folder, folder->objects, new->name);
         if (mkdirat(folder->objects, new->name, 0700) < 0 ||
             (new->dir = openat(folder->objects, new->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
                 return failed_new(error, folder, new, "mkdir");
         new->data = openat(new->dir, DATA, flags | O_DIRECT, 0600);
         if (new->data < 0 && errno == EINVAL) { /* the file exists by now */
                 new->direct = false;
-                new->data = openat(new->dir, DATA, (flags & ~O_EXCL) | O_TRUNC, 0600);
+                new->data = openat(new->dir, DATA, (flags & ~O_EXCL) | O_TRUNC | O_NOFOLLOW, 0600);
         }
         if (new->data < 0)
                 return failed_new(error, folder, new, "create");
@@ -429,7 +546,7 @@ int disk_new_commit(struct disk_new *new, const struct disk_folder *folder, cons
                 return failed_new(error, folder, new, "sync");
         if (write_entry(new, record) < 0 || fsync(new->dir) < 0)
                 return failed_new(error, folder, new, "write its record");
-        if (renameat(folder->objects, new->name, folder->objects, entry_path(name, record->id, NULL)) < 0)
+        if (rename_over(folder, folder->objects, new->name, entry_path(name, record->id, NULL)) < 0)
                 return failed_new(error, folder, new, "rename");
         new->name[0] = '\0'; /* it is an entry from here on */
         if (fsync(folder->objects) == 0)
@@ -444,6 +561,6 @@ void disk_new_abort(struct disk_new *new, const struct disk_folder *folder)
         close_p(&new->data);
         close_p(&new->dir);
         if (new->name[0] != '\0')
-                remove_named(folder, new->name);
+                remove_named(folder, folder->objects, new->name);
         *new = (struct disk_new){.dir = -1, .data = -1};
 }

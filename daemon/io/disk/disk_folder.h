@@ -18,6 +18,9 @@
  * removes both, and what has another size than its record says. A scan compares no bytes of `data`: they are compared
  * whenever they are read.
  *
+ * What others may put below objects or sources is removed where it is met, folders with what they have, and nothing is
+ * read but regular files: links are not followed, FIFOs and sockets not waited for, other file systems not entered.
+ *
  * Nothing here knows of budgets or locks; an entry is written, or removed, by one thread at a time. A scan has threads
  * of its own, which end with it.
  */
@@ -33,8 +36,10 @@ struct disk_folder {
         int lock, objects, sources; /* descriptors; -1: none */
 };
 
-/* Makes it with mode 0700 if it does not exist, and locks it. STREAMER_EBUSY: another daemon has it; STREAMER_EFAILED.
- * Zeroed before; deinited also after a failure. */
+/* Makes it with mode 0700 if it does not exist, and locks it. One that exists is used if it is this user's, closed to
+ * all others, and has nothing but what is listed above (and a file system's lost+found): its mode and what else it has
+ * are never changed. STREAMER_EBUSY: another daemon has it; STREAMER_EFAILED. Zeroed before; deinited also after a
+ * failure. */
 int disk_folder_init(struct disk_folder *folder, const char *path, struct error *error);
 void disk_folder_deinit(struct disk_folder *folder);
 
@@ -42,23 +47,26 @@ void disk_folder_deinit(struct disk_folder *folder);
 bool disk_folder_space(const struct disk_folder *folder, uint64_t *free_bytes, uint64_t *total);
 
 /* Calls found() for each entry, on several threads in turn; it may take the record (without sums) over by zeroing it.
- * Removes what is none, and returns how many of these there were. What it has no descriptor for stays. */
+ * Removes what is none, and returns how many of these there were. What it has no descriptor or memory for stays:
+ * *unknown. */
 struct disk_found {
         struct disk_record record;
         uint64_t used_ns; /* since 1970 */
         void *context;
 };
 typedef void disk_found_fn(struct disk_found *found);
-uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *found, void *context, const bool *stop);
+uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *found, void *context, const bool *stop,
+                          uint64_t *unknown);
 
 /* ---- reading ---- */
 
-/* Opens both files, and reads the record. STREAMER_EFAILED: it is damaged, or cannot be read; STREAMER_ELIMIT,
- * STREAMER_ENOMEM: it may be whole. */
+/* Opens both files, which links are not, and reads the record. STREAMER_EFAILED: it is damaged, or cannot be read;
+ * STREAMER_ELIMIT, STREAMER_ENOMEM: it may be whole. */
 int disk_folder_read(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], int *data,
                      struct disk_record *record, struct error *error);
 /* It was used now. */
 void disk_folder_touch(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);
+/* Whatever has this name: also what no daemon has made. */
 void disk_folder_remove(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);
 /* The path of its bytes. malloc'd; NULL: no memory. */
 char *disk_folder_data_path(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/disk/disk_record.h"
 
+#include "daemon/base/error.h"
 #include "daemon/base/util.h"
 
 #include <endian.h>
@@ -76,33 +77,34 @@ unsigned char *disk_record_encode(const struct disk_record *record, size_t *size
         return bytes;
 }
 
-/* The next text, up to `end`; NULL: there is none, or no memory. */
-static char *take_text(const unsigned char *bytes, size_t *at, size_t end)
+/* The next text, up to `end`. */
+static int take_text(char **text, const unsigned char *bytes, size_t *at, size_t end)
 {
         const unsigned char *nul = *at < end ? memchr(bytes + *at, '\0', end - *at) : NULL;
-        char *text = nul != NULL ? strdup((const char *)bytes + *at) : NULL;
-        if (nul != NULL)
-                *at = (size_t)(nul + 1 - bytes);
-        return text;
+        if (nul == NULL)
+                return STREAMER_EFAILED;
+        *text = strdup((const char *)bytes + *at);
+        *at = (size_t)(nul + 1 - bytes);
+        return *text != NULL ? 0 : STREAMER_ENOMEM;
 }
 
 /* Also what the digest of the leaves' digests must be. */
-static bool decode_head(struct disk_record *record, const unsigned char *bytes, size_t n, size_t *end,
-                        unsigned char sums_sum[DIGEST_SIZE])
+static int decode_head(struct disk_record *record, const unsigned char *bytes, size_t n, size_t *end,
+                       unsigned char sums_sum[DIGEST_SIZE])
 {
         struct head head;
         unsigned char digest[DIGEST_SIZE];
         *record = (struct disk_record){.size = 0};
         if (n < sizeof(head))
-                return false;
+                return STREAMER_EFAILED;
         memcpy(&head, bytes, sizeof(head));
         uint64_t len = le64toh(head.n);
         if (memcmp(head.magic, MAGIC, sizeof(head.magic)) != 0 || len < sizeof(head) ||
             len > DISK_RECORD_HEAD_MAX - DIGEST_SIZE || len + DIGEST_SIZE > n)
-                return false;
+                return STREAMER_EFAILED;
         hash_bytes(bytes, len, digest);
         if (memcmp(digest, bytes + len, DIGEST_SIZE) != 0)
-                return false;
+                return STREAMER_EFAILED;
         memcpy(record->id, head.id, sizeof(head.id));
         memcpy(record->place, head.place, sizeof(head.place));
         memcpy(record->header_sum, head.header_sum, sizeof(head.header_sum));
@@ -112,32 +114,40 @@ static bool decode_head(struct disk_record *record, const unsigned char *bytes, 
         record->stored_s = le64toh(head.stored_s);
         record->n_sums = le64toh(head.n_sums);
         size_t at = sizeof(head);
-        record->shown = take_text(bytes, &at, len);
-        record->etag = take_text(bytes, &at, len);
-        record->modified = take_text(bytes, &at, len);
+        int r = take_text(&record->shown, bytes, &at, len)
+                        ?: take_text(&record->etag, bytes, &at, len)
+                        ?: take_text(&record->modified, bytes, &at, len);
         *end = len + DIGEST_SIZE;
-        return record->shown != NULL && record->etag != NULL && record->modified != NULL && at == len &&
-               record->header <= record->size && record->n_sums <= DISK_RECORD_SUMS_MAX;
+        if (r == 0 && (at != len || record->header > record->size || record->n_sums > DISK_RECORD_SUMS_MAX))
+                r = STREAMER_EFAILED;
+        return r;
 }
 
-bool disk_record_decode_head(struct disk_record *record, const unsigned char *bytes, size_t n)
+int disk_record_decode_head(struct disk_record *record, const unsigned char *bytes, size_t n)
 {
         size_t end;
         unsigned char sums_sum[DIGEST_SIZE];
         return decode_head(record, bytes, n, &end, sums_sum);
 }
 
-bool disk_record_decode(struct disk_record *record, const unsigned char *bytes, size_t n)
+int disk_record_decode(struct disk_record *record, const unsigned char *bytes, size_t n)
 {
         size_t end;
         unsigned char sums_sum[DIGEST_SIZE], digest[DIGEST_SIZE];
-        if (!decode_head(record, bytes, n, &end, sums_sum) || n - end != record->n_sums * DIGEST_SIZE)
-                return false;
+        int r = decode_head(record, bytes, n, &end, sums_sum);
+        if (r < 0)
+                return r;
+        if (n - end != record->n_sums * DIGEST_SIZE)
+                return STREAMER_EFAILED;
         hash_bytes(bytes + end, n - end, digest);
-        record->sums = memcmp(digest, sums_sum, DIGEST_SIZE) == 0 ? malloc(n - end + 1) : NULL;
-        if (record->sums != NULL && n > end)
+        if (memcmp(digest, sums_sum, DIGEST_SIZE) != 0)
+                return STREAMER_EFAILED;
+        record->sums = malloc(n - end + 1);
+        if (record->sums == NULL)
+                return STREAMER_ENOMEM;
+        if (n > end)
                 memcpy(record->sums, bytes + end, n - end);
-        return record->sums != NULL;
+        return 0;
 }
 
 void disk_record_deinit(struct disk_record *record)

@@ -38,8 +38,9 @@ struct disk_record {
 unsigned char *disk_record_encode(const struct disk_record *record, size_t *size);
 uint64_t disk_record_size(const struct disk_record *record);
 
-/* The head, of the first n bytes of a file. False: it is none. To be followed by disk_record_deinit(). */
-bool disk_record_decode_head(struct disk_record *record, const unsigned char *bytes, size_t n);
-/* All of it. */
-bool disk_record_decode(struct disk_record *record, const unsigned char *bytes, size_t n);
+/* The head, of the first n bytes of a file. 0; STREAMER_EFAILED: it is none; STREAMER_ENOMEM. To be followed by
+ * disk_record_deinit(). */
+int disk_record_decode_head(struct disk_record *record, const unsigned char *bytes, size_t n);
+/* All of it; likewise. */
+int disk_record_decode(struct disk_record *record, const unsigned char *bytes, size_t n);
 void disk_record_deinit(struct disk_record *record); /* accepts a zeroed one */

@@ -114,40 +114,48 @@ static char *take_text(const unsigned char *bytes, size_t *at, size_t end)
         return text;
 }
 
-static bool take_member(struct disk_source *source, const unsigned char *bytes, size_t *at, size_t end)
+static int take_member(struct disk_source *source, const unsigned char *bytes, size_t *at, size_t end)
 {
         struct member_head head;
         if (end - *at < sizeof(head))
-                return false;
+                return STREAMER_EFAILED;
         memcpy(&head, bytes + *at, sizeof(head));
         *at += sizeof(head);
         uint32_t flags = le32toh(head.flags);
         if ((flags & ~INDEX_FLAG) != 0)
-                return false;
+                return STREAMER_EFAILED;
         struct disk_member member = {.is_index = (flags & INDEX_FLAG) != 0,
                                      .folder_len = le32toh(head.folder_len),
                                      .url = take_text(bytes, at, end)};
         member.path = member.url != NULL ? take_text(bytes, at, end) : NULL;
         memcpy(member.id, head.id, DISK_ID_SIZE);
-        return member.path != NULL && member.folder_len <= strlen(member.path) && disk_source_add(source, &member);
+        if (member.path == NULL || member.folder_len > strlen(member.path))
+                return STREAMER_EFAILED;
+        return disk_source_add(source, &member) ? 0 : STREAMER_ENOMEM;
 }
 
-struct disk_source *disk_source_decode(const unsigned char *bytes, size_t size)
+int disk_source_decode(struct disk_source **out, const unsigned char *bytes, size_t size)
 {
         struct head head;
         unsigned char digest[DIGEST_SIZE];
         if (size < sizeof(head) + DIGEST_SIZE)
-                return NULL;
+                return STREAMER_EFAILED;
         size_t at = sizeof(head), end = size - DIGEST_SIZE;
         memcpy(&head, bytes, sizeof(head));
         hash_bytes(bytes, end, digest);
         uint64_t n = le64toh(head.n);
         if (memcmp(head.magic, MAGIC, sizeof(head.magic)) != 0 || memcmp(digest, bytes + end, DIGEST_SIZE) != 0 ||
             n > DISK_MEMBERS_MAX)
-                return NULL;
+                return STREAMER_EFAILED;
         struct disk_source *source = disk_source_new(head.id, n);
-        bool ok = source != NULL;
-        for (uint64_t i = 0; ok && i < n; i++)
-                ok = take_member(source, bytes, &at, end);
-        return ok && at == end ? source : disk_source_free(source);
+        int r = source != NULL ? 0 : STREAMER_ENOMEM;
+        for (uint64_t i = 0; r == 0 && i < n; i++)
+                r = take_member(source, bytes, &at, end);
+        if (r == 0 && at != end)
+                r = STREAMER_EFAILED;
+        if (r < 0)
+                disk_source_free(source);
+        else
+                *out = source;
+        return r;
 }

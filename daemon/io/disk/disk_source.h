@@ -37,5 +37,5 @@ bool disk_source_equal(const struct disk_source *a, const struct disk_source *b)
 
 /* malloc'd; NULL: no memory. */
 unsigned char *disk_source_encode(const struct disk_source *source, size_t *size);
-/* NULL: it is none, or no memory. */
-struct disk_source *disk_source_decode(const unsigned char *bytes, size_t n);
+/* 0; STREAMER_EFAILED: it is none; STREAMER_ENOMEM. */
+int disk_source_decode(struct disk_source **source, const unsigned char *bytes, size_t n);

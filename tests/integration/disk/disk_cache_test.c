@@ -103,6 +103,26 @@ static void cut(const char *path)
         must(truncate(path, 4097));
 }
 
+/* A load must not wait for a writer. */
+static void make_fifo(const char *path)
+{
+        must(unlink(path));
+        must(mkfifo(path, 0600));
+}
+
+static void make_folder(const char *path)
+{
+        must(unlink(path));
+        must(mkdir(path, 0700));
+        must(mkdir(format_text("%s/in", path), 0700));
+}
+
+static void make_link(const char *path)
+{
+        must(rename(path, format_text("%s-moved", cache_path())));
+        must(symlink(format_text("%s-moved", cache_path()), path));
+}
+
 static const struct damage {
         const char *file, *says;
         long at; /* from the end where it is negative */
@@ -115,6 +135,12 @@ static const struct damage {
         {"entry", "its record is damaged", 9, flip},
         {"entry", "its record is damaged", -1, flip},
         {"entry", "", 0, (void (*)(const char *))(void *)unlink},
+        {"data", "is no regular file", 0, make_fifo},
+        {"data", "is no regular file", 0, make_folder},
+        {"data", "Too many levels of symbolic links", 0, make_link},
+        {"entry", "is no regular file", 0, make_fifo},
+        {"entry", "is no regular file", 0, make_folder},
+        {"entry", "Too many levels of symbolic links", 0, make_link},
 };
 
 TEST(a_damaged_copy_is_removed_and_the_object_read_from_its_store, EACH(damages))
@@ -163,8 +189,8 @@ TEST(an_object_without_a_version_is_not_stored)
 
 TEST(local_files_are_not_stored)
 {
-        model_write(model, "/tmp/disk-cache-test.safetensors");
-        ck_assert_str_eq(load_from("/tmp/disk-cache-test.safetensors", model), "store");
+        const char *path = suite_path("local-%d.safetensors", (int)getpid());
+        model_write(model, path);
+        ck_assert_str_eq(load_from(path, model), "store");
         ck_assert_uint_eq(disk_number("entries"), 0);
-        unlink("/tmp/disk-cache-test.safetensors");
 }

@@ -66,6 +66,28 @@ TEST(a_call_that_fails_costs_the_entry_and_not_the_load, EACH(calls), .slow = tr
         }
 }
 
+static const enum fault_call lacks[] = {FAULT_strdup, FAULT_malloc, FAULT_openat};
+
+/* Whatever it does to the load. */
+TEST(a_copy_that_there_is_no_memory_or_descriptor_for_stays, EACH(lacks), .slow = true)
+{
+        bool struck = true;
+        faults_show();
+        start();
+        store_behind(ONE, model, 1);
+        for (uint64_t n = 0; struck; n++) {
+                fault_arm(lacks[_i], n);
+                client_load_with(client, (streamer_load_opts){.source = ONE, .name = "m"});
+                struck = fault_disarm();
+                ck_assert_uint_eq(disk_number("entries"), 1);
+                ck_assert(client_metric(client, "streamerd_disk_cache_damaged_total") == 0);
+                streamer_unload(client, "m", 0);
+                client_wait_used(client, 0);
+        }
+        ck_assert_str_eq(load_from(ONE, model), "disk");
+        stop();
+}
+
 static const enum fault_call writes[] = {FAULT_pwrite, FAULT_fsync, FAULT_renameat};
 
 /* It was killed, or has stored the entry. */

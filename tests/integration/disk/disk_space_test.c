@@ -63,6 +63,26 @@ TEST(a_folder_that_cannot_be_used_prevents_the_start)
         ck_assert(log_wait_for(d.log, "cannot be made: No such file or directory"));
 }
 
+TEST(a_folder_of_others_is_refused)
+{
+        struct daemon d;
+        struct stat st;
+        daemon_init(&d, suite_path("refused-%d", (int)getpid()));
+        const char *folder = suite_path("others-%d", (int)getpid());
+        must(mkdir(folder, 0755));
+        const char *const args[] = {
+                "--device", "host=8MiB", "--root", "/tmp", "--disk-cache", format_text("%s=1MiB", folder), NULL};
+        ck_assert_int_eq(daemon_run(&d, args), 1);
+        ck_assert(log_wait_for(d.log, "is open to other users (mode 0755)"));
+        must(stat(folder, &st));
+        ck_assert_int_eq(st.st_mode & 07777, 0755);
+        must(chmod(folder, 0700));
+        file_write(format_text("%s/notes", folder), "x", 1);
+        ck_assert_int_eq(daemon_run(&d, args), 1);
+        ck_assert(log_wait_for(d.log, "has 'notes', which is no disk cache's"));
+        ck_assert_uint_eq(file_size(format_text("%s/notes", folder)), 1);
+}
+
 TEST(status_shows_the_cache)
 {
         start();
@@ -236,8 +256,11 @@ TEST(a_start_removes_what_is_no_entry)
         leave("11112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "entry");
         leave("22112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", NULL);
         file_write(format_text("%s/objects/stray", cache_path()), "x", 1);
+        leave("zz", NULL);
+        leave("zz/y", "f");
+        must(mkfifo(format_text("%s/objects/fifo", cache_path()), 0600));
         start();
-        ck_assert(log_wait_for(disk_daemon.log, "5 incomplete entries were removed"));
+        ck_assert(log_wait_for(disk_daemon.log, "7 incomplete entries were removed"));
         ck_assert_uint_eq(each_stored("data", NULL), 1);
         ck_assert_uint_eq(each_stored("entry", NULL), 1);
         ck_assert(is_stored(0));

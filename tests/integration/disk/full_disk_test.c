@@ -42,6 +42,7 @@ static void begin(void)
         int status = shell(&said, "truncate -s %d %s && mkfs.ext4 -q -b %d -m 0 %s && mount -o loop %s %s", DISK_BYTES,
                            image, BLOCK, image, image, cache_path());
         ck_assert_msg(status == 0, "%s", said);
+        must(chmod(cache_path(), 0700));
         begin_store();
         store.answer = answer_when_released;
         model = model_mixed(91, 9 << 20);
@@ -56,7 +57,7 @@ FIXTURE(.each = {begin, NULL}, .unavailable = disks_unavailable);
 
 static const char *filler(unsigned i)
 {
-        return format_text("%s/others-%u", cache_path(), i);
+        return format_text("%s/lost+found/others-%u", cache_path(), i);
 }
 
 /* Others take all blocks of the disk but so many. */

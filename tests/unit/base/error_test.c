@@ -34,6 +34,9 @@ TEST(a_limit_of_descriptors_is_a_limit_whose_value_is_named)
                             (unsigned long long)files.rlim_cur);
         FAILS_SAYING(error, error_errno(&error, STREAMER_ENOMEM, EMFILE, "table of %d bytes", 8), STREAMER_ELIMIT,
                      text);
+        FAILS_SAYING(error, error_errno(&error, STREAMER_EFAILED, ENOMEM, "open of %s", "x"), STREAMER_ENOMEM,
+                     "open of x: Cannot allocate memory");
+        ck_assert(error_is_lack(STREAMER_ENOMEM) && error_is_lack(STREAMER_ELIMIT) && !error_is_lack(STREAMER_EFAILED));
         FAILS_SAYING(error, error_errno(&error, STREAMER_ENOMEM, ENFILE, "table"), STREAMER_ELIMIT,
                      "table: Too many open files in system");
 }

@@ -19,7 +19,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
       "state" .Values.hostPaths.state
       "health" (dict "listen" (printf "%s:%d" .Values.listen (int .Values.healthPort))) -}}
 {{- with .Values.hostPaths.diskCache -}}
-{{- $_ := set $own "disk_cache" (dict "path" .) -}}
+{{- $_ := set $own "disk_cache" (dict "path" (printf "%s/cache" .)) -}}
 {{- end -}}
 {{- if $m.secretName -}}
 {{- $metrics := dict

@@ -3,6 +3,7 @@
  * The record of an entry: what was encoded is decoded, and nothing else is.
  */
 #include "daemon/io/disk/disk_record.h"
+#include "daemon/base/error.h"
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
@@ -32,7 +33,7 @@ FIXTURE(.each = {encode, NULL});
 TEST(a_record_is_decoded_as_it_was_encoded)
 {
         struct disk_record out;
-        ck_assert(disk_record_decode(&out, bytes, size));
+        ck_assert_int_eq(disk_record_decode(&out, bytes, size), 0);
         ck_assert_mem_eq(out.id, record.id, sizeof(out.id));
         ck_assert_mem_eq(out.place, record.place, sizeof(out.place));
         ck_assert_mem_eq(out.header_sum, record.header_sum, sizeof(out.header_sum));
@@ -52,11 +53,11 @@ TEST(the_head_is_decoded_without_the_rest)
 {
         struct disk_record out;
         size_t head = size - sizeof(sums);
-        ck_assert(disk_record_decode_head(&out, bytes, head));
+        ck_assert_int_eq(disk_record_decode_head(&out, bytes, head), 0);
         ck_assert_str_eq(out.shown, shown);
         ck_assert_ptr_null(out.sums);
         disk_record_deinit(&out);
-        ck_assert(!disk_record_decode_head(&out, bytes, head - 1));
+        ck_assert_int_eq(disk_record_decode_head(&out, bytes, head - 1), STREAMER_EFAILED);
         disk_record_deinit(&out);
 }
 
@@ -65,7 +66,7 @@ TEST(a_record_of_which_any_bit_was_changed_is_refused)
         for (size_t i = 0; i < size * 8; i++) {
                 struct disk_record out;
                 bytes[i / 8] ^= (unsigned char)(1u << i % 8);
-                ck_assert_msg(!disk_record_decode(&out, bytes, size), "bit %zu", i);
+                ck_assert_msg(disk_record_decode(&out, bytes, size) == STREAMER_EFAILED, "bit %zu", i);
                 disk_record_deinit(&out);
                 bytes[i / 8] ^= (unsigned char)(1u << i % 8);
         }
@@ -77,7 +78,7 @@ TEST(a_record_that_is_shorter_or_longer_is_refused)
         memcpy(more, bytes, size);
         for (size_t n = 0; n <= size + 16; n++) {
                 struct disk_record out;
-                ck_assert_int_eq(disk_record_decode(&out, more, n), n == size);
+                ck_assert_int_eq(disk_record_decode(&out, more, n), n == size ? 0 : STREAMER_EFAILED);
                 disk_record_deinit(&out);
         }
 }

@@ -29,8 +29,8 @@ FIXTURE(.each = {encode, NULL});
 
 TEST(a_note_is_decoded_as_it_was_encoded)
 {
-        struct disk_source *out = disk_source_decode(bytes, size);
-        ck_assert_ptr_nonnull(out);
+        struct disk_source *out;
+        ck_assert_int_eq(disk_source_decode(&out, bytes, size), 0);
         ck_assert(disk_source_equal(out, source));
         ck_assert_uint_eq(out->n, 3);
         ck_assert(out->members[0].is_index && !out->members[1].is_index);
@@ -45,7 +45,7 @@ TEST(a_note_of_which_any_bit_was_changed_is_refused)
 {
         for (size_t i = 0; i < size * 8; i++) {
                 bytes[i / 8] ^= (unsigned char)(1u << i % 8);
-                ck_assert_msg(disk_source_decode(bytes, size) == NULL, "bit %zu", i);
+                ck_assert_msg(disk_source_decode(&source, bytes, size) == STREAMER_EFAILED, "bit %zu", i);
                 bytes[i / 8] ^= (unsigned char)(1u << i % 8);
         }
 }
@@ -55,8 +55,8 @@ TEST(a_note_that_is_shorter_or_longer_is_refused)
         unsigned char *more = calloc(1, size + 16);
         memcpy(more, bytes, size);
         for (size_t n = 0; n <= size + 16; n++) {
-                struct disk_source *out = disk_source_decode(more, n);
-                ck_assert_int_eq(out != NULL, n == size);
+                struct disk_source *out = NULL;
+                ck_assert_int_eq(disk_source_decode(&out, more, n), n == size ? 0 : STREAMER_EFAILED);
                 disk_source_free(out);
         }
 }
@@ -65,9 +65,10 @@ TEST(a_note_that_is_shorter_or_longer_is_refused)
 static bool decodes(void)
 {
         hash_bytes(bytes, size - DIGEST_SIZE, bytes + size - DIGEST_SIZE);
-        struct disk_source *out = disk_source_decode(bytes, size);
+        struct disk_source *out = NULL;
+        int r = disk_source_decode(&out, bytes, size);
         disk_source_free(out);
-        return out != NULL;
+        return r == 0;
 }
 
 TEST(numbers_that_do_not_fit_the_rest_are_refused)
