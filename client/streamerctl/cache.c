@@ -112,7 +112,7 @@ int verb_cache(struct ctl *ctl)
 {
         const char *what = ctl->args[0], *of = ctl->n_args > 1 ? ctl->args[1] : NULL;
         bool removes = strcmp(what, "remove") == 0, shows = strcmp(what, "show") == 0;
-        if ((removes || shows) && !of)
+        if (of ? of[0] == '\0' : removes || shows)
                 return usage_error(ctl, "cache %s: names no entry", what);
         if (removes)
                 return remove_entries(ctl, of);

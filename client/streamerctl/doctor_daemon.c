@@ -260,6 +260,10 @@ static void check_disk_cache(struct doctor *d)
                 doctor_add(d, FINDING_WARN, "disk-cache", "lower disk_cache.budget or min_free, or free space",
                            "%s: its file system has space for %s, less than the budget of %s", json_str(disk, "path"),
                            space, budget);
+        else if (json_u64(disk, "used") > json_u64(disk, "budget"))
+                doctor_add(d, FINDING_WARN, "disk-cache", "raise disk_cache.budget, or unpin models",
+                           "%s: %s, more than the budget of %s: pinned models have them, or they are in use",
+                           json_str(disk, "path"), used, budget);
         else
                 doctor_add(d, FINDING_OK, "disk-cache", NULL, "%s: %s of %s", json_str(disk, "path"), used, budget);
         check_disk(d, disk);

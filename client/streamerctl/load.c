@@ -93,7 +93,9 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
         char size[HUMAN_MAX], rate[HUMAN_MAX];
         json_auto_t *notes = notes_of(ctl, p->name);
         const char *from = p->resident ? "resident" : json_str(notes, "from");
-        bool named = from[0] != '\0' && json_str(notes, "source")[0] != '/'; /* of a local file it says nothing new */
+        /* Of a local file that was read itself it says nothing new. */
+        bool named = from[0] != '\0' && (json_str(notes, "source")[0] != '/' || strcmp(from, "disk") == 0);
+        const char *stale = json_bool(notes, "stale") ? ", may be stale" : "";
         if (!ctl->quiet && ctl->format != FORMAT_JSON) {
                 print_notes(stderr, notes, p->name);
                 print_evictions(op, p->name);
@@ -114,11 +116,11 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
         if (ctl->quiet)
                 putchar('\n');
         else if (p->resident)
-                printf("  generation %" PRIu64 "  already resident\n", p->generation);
+                printf("  generation %" PRIu64 "  already resident%s\n", p->generation, stale);
         else
                 printf("  generation %" PRIu64 "  %s in %.2f s (%s)%s%s%s\n", p->generation, human_size(size, p->bytes),
                        (double)p->load_ns / 1e9, human_rate(rate, p->bytes, p->load_ns), named ? "  from " : "",
-                       named ? from : "", json_bool(notes, "stale") ? ", may be stale" : "");
+                       named ? from : "", stale);
 }
 
 static void print_detached(const struct ctl *ctl, const char *model)

@@ -116,8 +116,10 @@ int reload_apply(struct reload *r, struct error *error)
         server->resident->admission->max_blocked = l->queued;
         server->decrypted_across_uids = r->config->encryption.across_uids;
         const struct disk_limits disk = config_disk_limits(r->config);
-        if (r->sources->disk != NULL)
+        if (r->sources->disk != NULL) {
                 disk_cache_configure(r->sources->disk, &disk);
+                disk_writer_trim(server->loads->disk_writer);
+        }
         return desired_configure(&server->desired, r->config->preload, r->config->n_preload, error);
 }
 

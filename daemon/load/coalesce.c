@@ -183,6 +183,8 @@ static bool share(struct load_target *target, struct generation *same, bool serv
         target->generation = same;
         target->served = same->sequence;
         target->served_number = same->number;
+        if (serves)
+                same->stale = load->opened.stale; /* its store has said by now, or cannot say, that it is the newest */
         target_set_state(target, TARGET_SERVES);
         target->copy.dead = true; /* nothing is copied there */
         load->number = same->number;

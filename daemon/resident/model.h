@@ -181,7 +181,7 @@ struct generation {
 
         bool releasing;
         bool queued;                 /* loading: its load waits for memory */
-        bool stale;                  /* its store could not be asked for the present version */
+        bool stale;                  /* the last load of it could not ask its store for the present version */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
         bool reported;               /* a change of it was: its end is, too */
         bool full_logged;            /* the lack of capacity in the fd store was logged */

@@ -327,6 +327,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->reloads);
         list_init(&server->queued);
         list_init(&server->started);
+        server->disk_pins = (struct disk_pins){UINT64_MAX, UINT64_MAX};
         desired_init(&server->desired, server->loads, server->limits);
         server->desired.changed = on_desired_changed;
         server->desired.row_due = on_row_due;

@@ -168,6 +168,7 @@ void disk_cache_set_pins(struct disk_cache *cache, char **pins, size_t n)
         free_pins(cache);
         cache->pins = pins;
         cache->n_pins = n;
+        cache->pins_known = true;
 }
 
 void disk_cache_usage(struct disk_cache *cache, struct disk_usage *usage)
@@ -565,24 +566,41 @@ void disk_cache_space(struct disk_cache *cache, struct disk_space *space)
                                      .min_free = min_free_of(&cache->limits, total)};
 }
 
+/* Bytes beyond the budget, with `bytes` more, which it has at least. */
+static uint64_t beyond_budget(const struct disk_cache *cache, uint64_t bytes)
+{
+        require(bytes <= cache->limits.budget);
+        uint64_t rest = cache->limits.budget - bytes;
+        return cache->used > rest ? cache->used - rest : 0;
+}
+
+/* Bytes that the file system lacks, with `bytes` more, of those that it is to keep free. */
+static uint64_t beyond_space(const struct disk_cache *cache, uint64_t bytes)
+{
+        uint64_t free_bytes, total;
+        if (!disk_folder_space(&cache->folder, &free_bytes, &total))
+                return 0;
+        uint64_t keep = min_free_of(&cache->limits, total);
+        return keep + bytes > free_bytes ? keep + bytes - free_bytes : 0;
+}
+
+static bool can_evict(const struct disk_cache *cache, uint64_t bytes)
+{
+        uint64_t evictable = 0;
+        list_each_item (const struct disk_entry, e, &cache->entries, in_order)
+                if (evictable < bytes && may_evict(cache, e))
+                        evictable += e->bytes;
+        return evictable >= bytes;
+}
+
 /* Bytes that are to become free before `bytes` more may be written; UINT64_MAX: too many. */
 static uint64_t missing_bytes(const struct disk_cache *cache, uint64_t bytes)
 {
-        const struct disk_limits *limits = &cache->limits;
-        uint64_t free_bytes, total, missing = 0, evictable = 0;
-        if (bytes > limits->budget)
+        if (bytes > cache->limits.budget)
                 return UINT64_MAX;
-        if (cache->used > limits->budget - bytes)
-                missing = cache->used - (limits->budget - bytes);
-        if (disk_folder_space(&cache->folder, &free_bytes, &total)) {
-                uint64_t keep = min_free_of(limits, total);
-                uint64_t short_of = keep + bytes > free_bytes ? keep + bytes - free_bytes : 0;
-                missing = short_of > missing ? short_of : missing;
-        }
-        list_each_item (const struct disk_entry, e, &cache->entries, in_order)
-                if (evictable < missing && may_evict(cache, e))
-                        evictable += e->bytes;
-        return evictable >= missing ? missing : UINT64_MAX;
+        uint64_t missing = beyond_budget(cache, bytes), space = beyond_space(cache, bytes);
+        missing = space > missing ? space : missing;
+        return can_evict(cache, missing) ? missing : UINT64_MAX;
 }
 
 /* With the mutex held: the least recently used one that may be evicted; NULL: none. */
@@ -605,6 +623,28 @@ static void evict(struct disk_cache *cache, struct disk_entry *entry)
         disk_folder_remove(&cache->folder, entry->id);
         unref(cache, entry);
         pthread_mutex_lock(&cache->mutex);
+}
+
+bool disk_cache_trim(struct disk_cache *cache)
+{
+        uint64_t pinned = 0;
+        lock_scope(&cache->mutex);
+        require(cache->scanned);
+        if (!cache->pins_known) /* at the start: they will be */
+                return false;
+        uint64_t missing = beyond_space(cache, 0);
+        if (!can_evict(cache, missing)) /* others have the space */
+                missing = 0;
+        missing = beyond_budget(cache, 0) > missing ? beyond_budget(cache, 0) : missing;
+        for (struct disk_entry *e; missing > 0 && (e = victim(cache)) != NULL;) {
+                missing -= e->bytes < missing ? e->bytes : missing;
+                evict(cache, e);
+        }
+        list_each_item (const struct disk_entry, e, &cache->entries, in_order)
+                if (is_pinned(cache, e))
+                        pinned += e->bytes;
+        require(pinned <= cache->used);
+        return cache->used > cache->limits.budget && cache->used > pinned;
 }
 
 enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct object_label *label, uint64_t size,
@@ -697,6 +737,7 @@ int disk_cache_rows(struct disk_cache *cache, const char *of, const char *after,
                     size_t *n, bool *more)
 {
         size_t n_found = 0;
+        require(of == NULL || of[0] != '\0'); /* all begin with it */
         lock_scope(&cache->mutex);
         await_scan(cache);
         cleanup_free struct disk_entry **found = malloc((cache->n_entries + 1) * sizeof(*found));

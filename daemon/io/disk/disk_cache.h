@@ -13,7 +13,8 @@
  *
  * Space. An entry's bytes are reserved before it is written: within the budget, and so that the file system keeps
  * `min_free`. For that, entries go that were used least recently, but for those that are held and those of pinned
- * models. What would not fit even then is not stored, and nothing is evicted for it.
+ * models. What would not fit even then is not stored, and nothing is evicted for it. Lower limits, and those of the
+ * next start, are observed at once, as far as entries may be evicted.
  *
  * Threads. Any, under one mutex, which is not held across I/O. The first use waits until the folder was scanned.
  */
@@ -60,6 +61,7 @@ struct disk_cache {
         uint64_t n_entries, used; /* used: with what is being written */
         char **pins;              /* what their models' objects begin with */
         size_t n_pins;
+        bool pins_known; /* they were set once */
         struct disk_rates {
                 uint64_t disk, store; /* bytes in a second; 0: not known */
         } rates;
@@ -72,9 +74,13 @@ struct disk_cache *disk_cache_free(struct disk_cache *cache); /* nothing uses it
 /* On a thread of its own; ends soon once *stop, which is atomic, is true. */
 void disk_cache_scan(struct disk_cache *cache, const bool *stop);
 
+/* After these two the writer is to trim the cache (disk_writer_trim). */
 void disk_cache_configure(struct disk_cache *cache, const struct disk_limits *limits);
 /* Entries whose objects begin with one of these are not evicted. Takes the list and its texts over. */
 void disk_cache_set_pins(struct disk_cache *cache, char **pins, size_t n);
+/* After the scan: evicts what is beyond the limits; nothing before the pins are known. For the file system's free space
+ * only if that suffices. True: what is in use, or being written, is beyond the budget still. */
+bool disk_cache_trim(struct disk_cache *cache);
 
 struct disk_usage {
         uint64_t budget, used, entries;

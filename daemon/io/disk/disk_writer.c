@@ -14,6 +14,7 @@
 #define BUFFER (4 * MiB)        /* of one write: a page that is left of the one before, and leaves */
 #define HEADERS_MAX (192 * MiB) /* of all files, whose headers are in memory until they are written */
 #define PAUSE_NS (50 * MS)      /* before the thread looks again whether loads read the disk */
+#define TRIM_NS SECOND          /* before it looks again whether what is beyond the budget is still in use */
 #define NICE_MOST 19
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13) /* the class "idle" */
@@ -75,6 +76,7 @@ struct disk_writer {
         struct reader *reader;
         pthread_t thread;
         bool stop;  /* atomic */
+        bool trims; /* atomic: the limits or the pins have changed */
         bool ended; /* under the mutex */
         pthread_mutex_t mutex;
         pthread_cond_t end;
@@ -291,6 +293,12 @@ void disk_write_landed(struct disk_write *write, const struct plan *plan, const 
                 __atomic_store_n(&file->landed[leaf], 1, __ATOMIC_RELEASE);
         }
         call(write->writer);
+}
+
+void disk_writer_trim(struct disk_writer *writer)
+{
+        __atomic_store_n(&writer->trims, true, __ATOMIC_RELEASE);
+        call(writer);
 }
 
 void disk_write_checked(struct disk_write *write)
@@ -670,6 +678,17 @@ static bool must_pause(struct disk_writer *writer)
         return next_write(writer, NULL) != NULL && reader_reads_storage(writer->reader, writer->cache->lane);
 }
 
+/* For a call, so long at most; UINT64_MAX: without a limit. */
+static void wait_for(struct disk_writer *writer, uint64_t most_ns)
+{
+        if (most_ns == UINT64_MAX) {
+                sem_wait(&writer->call);
+                return;
+        }
+        struct timespec until = timespec_of(now_ns() + most_ns);
+        sem_clockwait(&writer->call, CLOCK_MONOTONIC, &until);
+}
+
 static void *writer_main(void *arg)
 {
         struct disk_writer *writer = arg;
@@ -677,13 +696,13 @@ static void *writer_main(void *arg)
         disk_cache_scan(writer->cache, &writer->stop); /* which loads wait for */
         setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_MOST);
         syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
-        while (!load_relaxed(&writer->stop)) {
-                if (must_pause(writer)) {
-                        struct timespec until = timespec_of(now_ns() + PAUSE_NS);
-                        sem_clockwait(&writer->call, CLOCK_MONOTONIC, &until);
-                } else if (!turn(writer)) {
-                        sem_wait(&writer->call);
-                }
+        for (bool again = false; !load_relaxed(&writer->stop);) {
+                if (__atomic_exchange_n(&writer->trims, false, __ATOMIC_ACQ_REL) || again)
+                        again = disk_cache_trim(writer->cache);
+                if (must_pause(writer))
+                        wait_for(writer, PAUSE_NS);
+                else if (!turn(writer))
+                        wait_for(writer, again ? TRIM_NS : UINT64_MAX);
                 while (sem_trywait(&writer->call) == 0)
                         ;
         }

@@ -34,6 +34,9 @@ int disk_writer_new(struct disk_writer **writer, struct disk_cache *cache, struc
 bool disk_writer_stop(struct disk_writer *writer, uint64_t deadline_ns);
 struct disk_writer *disk_writer_free(struct disk_writer *writer); /* accepts NULL */
 
+/* From any thread: the cache's limits or pins have changed. What is beyond them is evicted, by the thread. */
+void disk_writer_trim(struct disk_writer *writer);
+
 /* ---- on a worker ---- */
 
 /* For at most n files of a plan with so many; with one reference. NULL: no memory. */

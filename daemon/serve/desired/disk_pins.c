@@ -38,6 +38,7 @@ void disk_pins_update(struct disk_pins *made, const struct desired *desired)
                         add(&pins, m->spec.source);
         if (!pins.failed) {
                 disk_cache_set_pins(disk, pins.v, pins.n);
+                disk_writer_trim(desired->loads->disk_writer);
                 *made = now;
                 return;
         }

@@ -7,7 +7,7 @@
 
 #include "daemon/serve/desired/desired.h"
 
-/* What they were made of last. */
+/* What they were made of last; UINT64_MAX: of nothing yet. */
 struct disk_pins {
         uint64_t resident, desired; /* their `n_changes` */
 };

@@ -145,6 +145,9 @@ static int begin(const struct verb_task_ops *ops, struct session *session, struc
 {
         if (session->server->loads->sources->disk == NULL)
                 return error_set(error, STREAMER_EUNSUPPORTED, "no disk cache is configured (disk_cache)");
+        const char *of = subject_of(request);
+        if (of != NULL && of[0] == '\0')
+                return error_set(error, STREAMER_EINVAL, "cache: an empty name names no entry");
         struct cache_task *c = verb_task_new(sizeof(*c), ops, session, request, error);
         if (c == NULL)
                 return error->code;

@@ -48,6 +48,16 @@ TEST(a_second_load_reads_the_copy)
         ck_assert_str_eq(load_from(slow("/m.safetensors"), model), "disk");
 }
 
+TEST(the_text_of_a_load_says_that_a_file_came_from_the_disk_cache)
+{
+        char *said = ctl_says(disk_daemon.socket, 0, "", "load", slow("/m.safetensors"), "--name", "m", NULL);
+        ck_assert_ptr_null(strstr(said, "from "));
+        await_entries(1);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        ctl_says(disk_daemon.socket, 0, "  from disk\n", "load", slow("/m.safetensors"), "--name", "m", NULL);
+}
+
 TEST(the_files_of_a_folder_are_stored)
 {
         must(mkdir(slow("/many"), 0755));

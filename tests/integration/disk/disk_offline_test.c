@@ -133,6 +133,38 @@ TEST(another_error_is_no_outage, EACH(others))
         stop();
 }
 
+static void assert_resident(bool stale)
+{
+        const char *text = stale ? "already resident, may be stale\n" : "already resident\n";
+        ctl_says(disk_daemon.socket, 0, text, "load", MANY, "--name", "m", NULL);
+        json_t *said =
+                json_loads(ctl_says(disk_daemon.socket, 0, "{", "--json", "load", MANY, "--name", "m", NULL), 0, NULL);
+        ck_assert_str_eq(json_text(said, "from"), "resident");
+        ck_assert_int_eq(json_is_true(json_object_get(said, "stale")), stale);
+        ck_assert_int_eq(json_is_true(json_object_get(client_show(client, "m"), "stale")), stale);
+}
+
+TEST(the_last_load_of_a_resident_model_tells_whether_it_may_be_stale)
+{
+        start_offline("");
+        store_source(MANY, model, 4);
+        client_load(client, MANY, "m");
+        assert_resident(false);
+        store_status = 503;
+        assert_resident(true);
+        store_status = 0;
+        assert_resident(false);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        store_status = 503;
+        client_load(client, MANY, "m");
+        ck_assert(json_is_true(json_object_get(client_show(client, "m"), "stale")));
+        assert_resident(true);
+        store_status = 0;
+        assert_resident(false);
+        stop();
+}
+
 TEST(a_daemon_that_starts_without_a_network_has_its_models)
 {
         start_offline("");

@@ -209,6 +209,76 @@ TEST(a_reload_changes_the_limits)
         stop();
 }
 
+TEST(a_start_with_a_lower_budget_evicts)
+{
+        start();
+        for (int i = 0; i < 3; i++)
+                store_behind(source(i), models[i], (uint64_t)i + 1);
+        ck_assert(is_stored(0));
+        stop();
+        start_with_budget("9MiB");
+        AWAIT(disk_number("entries") == 2);
+        ck_assert(disk_number("used") <= 9 << 20);
+        ck_assert(is_stored(0) && is_stored(2));
+        ck_assert(!is_stored(1));
+        stop();
+}
+
+static const char *limits_file(const char *budget, const char *more)
+{
+        return suite_file(
+                format_text("limits-%d.yaml", (int)getpid()),
+                format_text("disk_cache: {path: %s, budget: %s, min_free: 1}\n%s", cache_path(), budget, more));
+}
+
+static void start_with_limits(const char *budget, const char *more)
+{
+        DAEMON_START(&disk_daemon, suite_path("daemon-%d", (int)getpid()), "--device", "host=256MiB", "--root", "/tmp",
+                     "--config", limits_file(budget, more));
+        client = client_open(&disk_daemon);
+}
+
+TEST(a_reload_that_lowers_the_budget_evicts)
+{
+        start_with_limits("64MiB", "");
+        for (int i = 0; i < 3; i++)
+                store_behind(source(i), models[i], (uint64_t)i + 1);
+        limits_file("5MiB", "");
+        client_call(client, "reload", "{}");
+        AWAIT(disk_number("entries") == 1);
+        ck_assert(is_stored(2));
+        limits_file("64KiB", "");
+        client_call(client, "reload", "{}");
+        AWAIT(disk_number("entries") == 0);
+        ck_assert_uint_eq(disk_number("used"), 0);
+        stop();
+}
+
+TEST(entries_of_pinned_models_stay_beyond_the_budget_until_they_are_unpinned)
+{
+        const char *preload = format_text("preload: [{source: '%s', name: pinned, pin: true}]\n", source(0));
+        start_with_limits("64MiB", preload);
+        await_entries(1);
+        for (int i = 1; i < 3; i++) {
+                client_load(client, source(i), "m");
+                await_entries((uint64_t)i + 1);
+                client_unload(client, "m");
+        }
+        stop();
+        start_with_limits("1MiB", preload);
+        AWAIT(disk_number("entries") == 1);
+        AWAIT(strcmp(client_state(client, "pinned"), "ready") == 0);
+        ck_assert_str_eq(from_of("pinned"), "disk");
+        ctl_says(disk_daemon.socket, 0, "more than the budget of 1.0 MiB: pinned models have them, or they are in use",
+                 "doctor", NULL);
+        client_unload(client, "pinned");
+        limits_file("1MiB", "");
+        client_call(client, "reload", "{}");
+        AWAIT(disk_number("entries") == 0);
+        ctl_says(disk_daemon.socket, 0, format_text("%s: 0 B of 1.0 MiB", cache_path()), "doctor", NULL);
+        stop();
+}
+
 /* ---- ends of the daemon ---- */
 
 TEST(after_a_kill_there_is_a_whole_entry_or_none)

@@ -87,6 +87,22 @@ TEST(wrong_usage_is_refused)
         cache(2, "cache remove: names no entry", "remove", NULL);
 }
 
+/* Each name begins with it. */
+TEST(an_empty_name_names_no_entry)
+{
+        static const char *const actions[] = {"list", "show", "remove", "verify"};
+        static const char *const verbs[] = {"cache", "cache_remove", "cache_verify"};
+        char *reply = NULL;
+        store_behind(ONE, model, 1);
+        for (size_t i = 0; i < sizeof(actions) / sizeof(*actions); i++)
+                cache(2, format_text("cache %s: names no entry", actions[i]), actions[i], "");
+        for (size_t i = 0; i < sizeof(verbs) / sizeof(*verbs); i++) {
+                ck_assert_int_eq(streamer_call(client, verbs[i], "{\"of\":\"\"}", &reply), STREAMER_EINVAL);
+                ck_assert_str_eq(streamer_last_error(client), "cache: an empty name names no entry");
+        }
+        ck_assert_uint_eq(disk_number("entries"), 1);
+}
+
 TEST(a_daemon_without_a_cache_says_so)
 {
         struct daemon plain;

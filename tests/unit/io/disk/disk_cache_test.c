@@ -173,6 +173,78 @@ TEST(a_smaller_budget_is_observed_by_the_next_object)
         ck_assert(has(4) && has(5));
 }
 
+static void set_pin(const char *prefix)
+{
+        char **pins = calloc(1, sizeof(*pins));
+        pins[0] = prefix != NULL ? strdup(prefix) : NULL;
+        disk_cache_set_pins(cache, pins, prefix != NULL ? 1 : 0);
+}
+
+static void set_budget(unsigned entries)
+{
+        disk_cache_configure(cache, &(struct disk_limits){.budget = entries * (SIZE + (20 << 10))});
+}
+
+TEST(a_trim_evicts_what_is_beyond_the_budget_least_recently_used_first)
+{
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        set_pin(NULL);
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(has(1));
+        set_budget(2);
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(!has(1) && !has(2) && has(3) && has(4));
+        set_budget(0);
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(!has(3) && !has(4));
+}
+
+TEST(a_trim_waits_until_the_pins_are_known)
+{
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        set_budget(1);
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(has(1) && has(2) && has(3) && has(4));
+        set_pin("s3://b/1");
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(has(1) && !has(2) && !has(3) && !has(4));
+}
+
+TEST(a_trim_leaves_what_is_pinned_or_in_use_and_says_what_may_go_later)
+{
+        struct disk_entry *entry;
+        for (unsigned char i = 1; i <= 3; i++)
+                store(i);
+        struct object_copy *copy = open_copy(2);
+        const struct object_label l = label(4);
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, &entry), DISK_RESERVED);
+        set_pin("s3://b/1");
+        set_budget(0);
+        ck_assert(disk_cache_trim(cache));
+        ck_assert(has(1) && has(2) && !has(3));
+        copy->close(copy);
+        ck_assert(disk_cache_trim(cache)); /* one is being written */
+        ck_assert(has(1) && !has(2));
+        disk_cache_give_up(cache, entry);
+        ck_assert(!disk_cache_trim(cache));
+        set_pin(NULL);
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(!has(1));
+}
+
+TEST(a_trim_evicts_nothing_for_space_that_others_have)
+{
+        struct disk_space space;
+        store(1);
+        set_pin(NULL);
+        disk_cache_space(cache, &space);
+        disk_cache_configure(cache, &(struct disk_limits){.budget = UINT64_MAX, .min_free = space.total});
+        ck_assert(!disk_cache_trim(cache));
+        ck_assert(has(1));
+}
+
 TEST(entries_and_their_use_outlive_the_cache)
 {
         struct disk_usage before, after;
