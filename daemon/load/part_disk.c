@@ -107,8 +107,11 @@ static void prepare_write(struct load_part *part)
                 add_file(part->write, part, i);
         if (part->write != NULL && part == load->parts && load->pattern == NULL)
                 add_index(part->write, load);
-        if (part->write != NULL && part == load->parts && !load->opened.stale && !source_is_local(load->source))
-                disk_write_set_source(part->write, source_describe(load->source, &load->opened));
+        if (part->write == NULL || part != load->parts || load->opened.stale || source_is_local(load->source))
+                return;
+        disk_write_add_source(part->write, source_describe(load->source, &load->opened, source_file_uri));
+        if (load->opened.fixed != NULL)
+                disk_write_add_source(part->write, source_describe(load->opened.fixed, &load->opened, source_file_uri));
 }
 
 /* ---- what is read from copies ---- */

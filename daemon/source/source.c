@@ -67,6 +67,7 @@ void source_set_deinit(struct source_set *set)
         for (size_t i = 0; i < set->n_left_out; i++)
                 free(set->left_out[i]);
         free(set->left_out);
+        free(set->fixed);
         source_set_drop_index(set);
         *set = (struct source_set){0};
 }

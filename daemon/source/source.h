@@ -59,7 +59,8 @@ struct source_set {
         struct object index_object; /* of the kind of the others */
         char **left_out;            /* weights of the folder that the model does not use; no more than the maximum */
         size_t n_left_out;
-        bool stale; /* its store could not be asked: it is what was stored of it on the disk */
+        bool stale;  /* its store could not be asked: it is what was stored of it on the disk */
+        char *fixed; /* the source in this version, which never changes, as another canonical text; NULL: it has none */
 };
 
 #define SOURCE_LEFT_OUT_MAX 100
@@ -119,6 +120,8 @@ struct source_ops {
         const char *const *schemes; /* "s3://", ..., NULL; "": no scheme */
         int (*canonical)(const char *source, char **out, struct error *error);
         char *(*default_name)(const char *canonical, unsigned n);
+        /* The source that is this file of it alone. malloc'd; NULL: no memory, or (the function) there is none. */
+        char *(*file_uri)(const char *canonical, const char *name);
         /* Its objects never change: what is stored of it needs no request. NULL: they may. */
         bool (*is_fixed)(const char *canonical);
         uint64_t (*lane)(const char *canonical); /* NULL: fixed_lane, or if it is 0 one for each host or bucket */
@@ -143,7 +146,9 @@ extern const struct source_ops source_local, source_web, source_s3, source_gcs, 
 #define PROBE_SCHEME "probe:" /* "probe:SEED"; also begins the names of these models */
 
 bool source_is_local(const char *canonical); /* opened as the caller, where the daemon is root */
-bool source_is_test(const char *canonical);  /* its models evict nothing, are not cached and are not persisted */
+/* As the kind's file_uri. */
+char *source_file_uri(const char *canonical, const char *name);
+bool source_is_test(const char *canonical); /* its models evict nothing, are not cached and are not persisted */
 /* Of a URL that may be signed. What is persisted, or handed to clients, has such a source without its query. */
 bool source_has_query(const char *canonical);
 /* malloc'd; the same where it has none. NULL: no memory. */

@@ -19,7 +19,8 @@ static bool source_id(const char *canonical, unsigned char id[DISK_ID_SIZE])
 
 /* ---- noting ---- */
 
-static bool add_member(struct disk_source *source, const struct object *object, bool is_index)
+/* `alone`: the source that is this object alone; NULL: there is none, or no memory. */
+static bool add_member(struct disk_source *source, const struct object *object, bool is_index, const char *alone)
 {
         struct object_label label;
         if (object->ops->label == NULL || !object->ops->label(object, &label))
@@ -29,10 +30,12 @@ static bool add_member(struct disk_source *source, const struct object *object, 
         struct disk_member member = {
                 .is_index = is_index, .folder_len = (uint32_t)object->folder_len, .url = url, .path = path};
         memcpy(member.id, label.id, DISK_ID_SIZE);
+        if (alone == NULL || !source_id(alone, member.alone))
+                memset(member.alone, 0, DISK_ID_SIZE);
         return url != NULL && path != NULL && disk_source_add(source, &member);
 }
 
-struct disk_source *source_describe(const char *canonical, const struct source_set *set)
+struct disk_source *source_describe(const char *canonical, const struct source_set *set, source_file_uri_fn *file_uri)
 {
         unsigned char id[DISK_ID_SIZE];
         bool ok = source_id(canonical, id);
@@ -40,9 +43,12 @@ struct disk_source *source_describe(const char *canonical, const struct source_s
         if (source == NULL)
                 return NULL;
         if (set->index.n_files > 0)
-                ok = add_member(source, &set->index_object, true);
-        for (size_t i = 0; ok && i < set->n_objects; i++)
-                ok = add_member(source, &set->objects[i], false);
+                ok = add_member(source, &set->index_object, true, NULL);
+        for (size_t i = 0; ok && i < set->n_objects; i++) {
+                const struct object *object = &set->objects[i];
+                cleanup_free char *alone = object->folder_len > 0 ? file_uri(canonical, object_name(object)) : NULL;
+                ok = add_member(source, object, false, alone);
+        }
         return ok ? source : disk_source_free(source);
 }
 

@@ -11,8 +11,9 @@ struct disk_source;
 
 struct source_reach;
 
-/* Of an open set, all of whose objects have labels. NULL: one has none, or no memory. */
-struct disk_source *source_describe(const char *canonical, const struct source_set *set);
+/* Of an open set, all of whose objects have labels. `file_uri`: source_file_uri(). NULL: one has none, or no memory. */
+typedef char *source_file_uri_fn(const char *canonical, const char *name);
+struct disk_source *source_describe(const char *canonical, const struct source_set *set, source_file_uri_fn *file_uri);
 /* What a copy lacks is requested as `reach` says (zeroed: without credentials). False: it is not stored, or not all of
  * it any more; nothing is left open. */
 bool source_open_stored(const struct sources *sources, const char *canonical, const struct source_reach *reach,

@@ -91,6 +91,12 @@ bool source_is_local(const char *canonical)
         return ops_of(canonical) == &source_local;
 }
 
+char *source_file_uri(const char *canonical, const char *name)
+{
+        const struct source_ops *ops = ops_of(canonical);
+        return ops->file_uri != NULL ? ops->file_uri(canonical, name) : NULL;
+}
+
 bool source_is_test(const char *canonical)
 {
         return ops_of(canonical) == &source_probe;

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         unsigned char *bytes = fuzz_copy(data, size, DIGEST_SIZE);
         check(bytes, size);
         if (size >= 8)
-                memcpy(bytes, "strmsrc1", 8);
+                memcpy(bytes, "strmsrc2", 8);
         hash_bytes(bytes, size, bytes + size);
         check(bytes, size + DIGEST_SIZE);
         free(bytes);

@@ -216,13 +216,17 @@ static struct disk_source *known_source(const struct disk_cache *cache, const un
         return NULL;
 }
 
+static bool is_stored(struct disk_cache *cache, const struct disk_member *member)
+{
+        const struct disk_entry *entry = find(cache, member->id);
+        return entry != NULL && entry->state == DISK_STORED;
+}
+
 static bool is_complete(struct disk_cache *cache, const struct disk_source *source)
 {
-        for (size_t i = 0; i < source->n; i++) {
-                const struct disk_entry *entry = find(cache, source->members[i].id);
-                if (entry == NULL || entry->state != DISK_STORED)
+        for (size_t i = 0; i < source->n; i++)
+                if (!is_stored(cache, &source->members[i]))
                         return false;
-        }
         return source->n > 0;
 }
 
@@ -247,10 +251,15 @@ void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source
 {
         struct error error = {0};
         size_t size;
+        source->noted_ns = read_clock_ns(CLOCK_REALTIME);
         pthread_mutex_lock(&cache->mutex);
         struct disk_source *known = known_source(cache, source->id);
-        bool is_new = is_complete(cache, source) && (known == NULL || !disk_source_equal(known, source));
+        bool same = known != NULL && disk_source_equal(known, source), is_new = !same && is_complete(cache, source);
+        if (same)
+                known->noted_ns = source->noted_ns;
         pthread_mutex_unlock(&cache->mutex);
+        if (same)
+                disk_folder_touch_source(&cache->folder, source->id);
         cleanup_free unsigned char *bytes = is_new ? disk_source_encode(source, &size) : NULL;
         int r = bytes != NULL ? disk_folder_put_source(&cache->folder, source->id, bytes, size, &error) : 0;
         if (r < 0)
@@ -277,7 +286,7 @@ struct scan {
 };
 
 /* One whose entries may just not be known stays for the next start, as one that there is no memory for. */
-static bool take_source(const unsigned char *bytes, size_t size, void *context)
+static bool take_source(const unsigned char *bytes, size_t size, uint64_t noted_ns, void *context)
 {
         const struct scan *scan = context;
         struct disk_cache *cache = scan->cache;
@@ -291,6 +300,7 @@ static bool take_source(const unsigned char *bytes, size_t size, void *context)
                 disk_source_free(source);
                 return !known && scan->is_partly;
         }
+        source->noted_ns = noted_ns;
         list_append(&cache->sources, &source->link);
         return true;
 }
@@ -358,14 +368,36 @@ static void await_scan(struct disk_cache *cache)
                 pthread_cond_wait(&cache->ready, &cache->mutex);
 }
 
+/* Of the sources that were noted after *newest_ns the last that has an object which is this source alone, and is
+ * stored. NULL: none. */
+static const struct disk_member *member_alone(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE],
+                                              uint64_t *newest_ns)
+{
+        const struct disk_member *newest = NULL;
+        list_each_item (const struct disk_source, s, &cache->sources, link)
+                for (size_t i = 0; s->noted_ns > *newest_ns && i < s->n; i++) {
+                        const struct disk_member *m = &s->members[i];
+                        if (m->is_index || memcmp(m->alone, id, DISK_ID_SIZE) != 0 || !is_stored(cache, m))
+                                continue;
+                        newest = m;
+                        *newest_ns = s->noted_ns;
+                }
+        return newest;
+}
+
 struct disk_source *disk_cache_find_source(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
 {
         lock_scope(&cache->mutex);
         await_scan(cache);
         struct disk_source *source = known_source(cache, id);
-        if (source == NULL || !is_complete(cache, source))
-                return NULL;
-        source->refs++;
+        if (source != NULL && !is_complete(cache, source))
+                source = NULL;
+        uint64_t newest = source != NULL ? source->noted_ns : 0;
+        const struct disk_member *member = member_alone(cache, id, &newest);
+        if (member != NULL) /* another source has a newer version of its only object */
+                return disk_source_alone(member);
+        if (source != NULL)
+                source->refs++;
         return source;
 }
 

@@ -130,7 +130,8 @@ struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned cha
 void disk_copy_drop(struct object_copy *copy, const char *why);
 
 bool disk_cache_serves_offline(struct disk_cache *cache);
-/* What the source of this id consisted of; NULL: not known, or an object of it is not stored any more. */
+/* What the source of this id consisted of last, as it was noted of itself, or of one that it is an object of; NULL: not
+ * known, or an object of it is not stored any more. To be put. */
 struct disk_source *disk_cache_find_source(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE]);
 struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_source *source); /* accepts NULL */
 

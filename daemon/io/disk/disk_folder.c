@@ -54,6 +54,11 @@ static int failed(struct error *error, const struct disk_folder *folder, const c
         return error_errno(error, STREAMER_EFAILED, errno, "disk cache: %s/objects/%s", folder->path, what);
 }
 
+static uint64_t time_of(const struct stat *st)
+{
+        return (uint64_t)st->st_mtim.tv_sec * SECOND + (uint64_t)st->st_mtim.tv_nsec;
+}
+
 static bool is_dots(const char *name)
 {
         return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
@@ -280,7 +285,7 @@ static enum examined examine(const struct disk_folder *folder, const char *name,
         if (r < 0)
                 return error_is_lack(r) ? IS_UNKNOWN : IS_NONE;
         hex_encode(id, record->id, DISK_ID_SIZE);
-        found->used_ns = (uint64_t)entry.st_mtim.tv_sec * SECOND + (uint64_t)entry.st_mtim.tv_nsec;
+        found->used_ns = time_of(&entry);
         bool whole = strcmp(id, name) == 0 && (uint64_t)entry.st_size == disk_record_size(record) &&
                      fstatat(dir, DATA, &data, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(data.st_mode) &&
                      (uint64_t)data.st_size == record->size;
@@ -424,12 +429,15 @@ static bool read_source(const struct disk_folder *folder, const char *name, disk
 {
         cleanup_with(text_deinit) struct text text = {0};
         struct error error;
+        struct stat st;
         if (!is_id(name))
                 return false;
         cleanup_close int fd = openat(folder->sources, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
         int r = fd >= 0 ? text_read_fd(&text, fd, SOURCE_MAX, name, &error)
                         : error_errno(&error, STREAMER_EFAILED, errno, "%s", name);
-        return r == 0 ? take((const unsigned char *)text.data, text.size, context) : error_is_lack(r);
+        if (r < 0 || fstat(fd, &st) < 0)
+                return error_is_lack(r);
+        return take((const unsigned char *)text.data, text.size, time_of(&st), context);
 }
 
 void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *take, void *context)
@@ -443,6 +451,13 @@ void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *ta
                 if (!is_dots(e->d_name) && !read_source(folder, e->d_name, take, context))
                         remove_named(folder, folder->sources, e->d_name);
         closedir(dir);
+}
+
+void disk_folder_touch_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
+{
+        char name[DISK_NAME_SIZE];
+        hex_encode(name, id, DISK_ID_SIZE);
+        utimensat(folder->sources, name, NULL, AT_SYMLINK_NOFOLLOW);
 }
 
 /* In place of a file, or of what no daemon has made. */

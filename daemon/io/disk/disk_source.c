@@ -5,7 +5,7 @@
 
 #include <endian.h>
 
-#define MAGIC "strmsrc1"
+#define MAGIC "strmsrc2"
 #define INDEX_FLAG 1u
 
 struct head {
@@ -15,7 +15,7 @@ struct head {
 };
 
 struct member_head {
-        unsigned char id[DISK_ID_SIZE];
+        unsigned char id[DISK_ID_SIZE], alone[DISK_ID_SIZE];
         uint32_t flags, folder_len;
 };
 
@@ -62,8 +62,9 @@ bool disk_source_add(struct disk_source *source, const struct disk_member *membe
 
 static bool members_equal(const struct disk_member *a, const struct disk_member *b)
 {
-        return memcmp(a->id, b->id, DISK_ID_SIZE) == 0 && a->is_index == b->is_index &&
-               a->folder_len == b->folder_len && strcmp(a->url, b->url) == 0 && strcmp(a->path, b->path) == 0;
+        return memcmp(a->id, b->id, DISK_ID_SIZE) == 0 && memcmp(a->alone, b->alone, DISK_ID_SIZE) == 0 &&
+               a->is_index == b->is_index && a->folder_len == b->folder_len && strcmp(a->url, b->url) == 0 &&
+               strcmp(a->path, b->path) == 0;
 }
 
 bool disk_source_equal(const struct disk_source *a, const struct disk_source *b)
@@ -72,6 +73,17 @@ bool disk_source_equal(const struct disk_source *a, const struct disk_source *b)
         for (size_t i = 0; equal && i < a->n; i++)
                 equal = members_equal(&a->members[i], &b->members[i]);
         return equal;
+}
+
+struct disk_source *disk_source_alone(const struct disk_member *member)
+{
+        struct disk_source *source = disk_source_new(member->alone, 1);
+        struct disk_member alone = *member;
+        const char *slash = strrchr(member->path, '/');
+        require(!member->is_index);
+        /* It may lie in a folder below the source's. */
+        alone.folder_len = slash != NULL ? (uint32_t)(slash + 1 - member->path) : 0;
+        return source != NULL && disk_source_add(source, &alone) ? source : disk_source_free(source);
 }
 
 /* ---- the file ---- */
@@ -92,6 +104,7 @@ unsigned char *disk_source_encode(const struct disk_source *source, size_t *size
                 struct member_head member = {.flags = htole32(m->is_index ? INDEX_FLAG : 0),
                                              .folder_len = htole32(m->folder_len)};
                 memcpy(member.id, m->id, DISK_ID_SIZE);
+                memcpy(member.alone, m->alone, DISK_ID_SIZE);
                 memcpy(bytes + at, &member, sizeof(member));
                 at += sizeof(member);
                 at += (size_t)(stpcpy((char *)bytes + at, m->url) + 1 - ((char *)bytes + at));
@@ -129,6 +142,7 @@ static int take_member(struct disk_source *source, const unsigned char *bytes, s
                                      .url = take_text(bytes, at, end)};
         member.path = member.url != NULL ? take_text(bytes, at, end) : NULL;
         memcpy(member.id, head.id, DISK_ID_SIZE);
+        memcpy(member.alone, head.alone, DISK_ID_SIZE);
         if (member.path == NULL || member.folder_len > strlen(member.path))
                 return STREAMER_EFAILED;
         return disk_source_add(source, &member) ? 0 : STREAMER_ENOMEM;

@@ -66,8 +66,8 @@ struct disk_write {
         bool cleared;
         size_t n_files, max_files;
         struct write_file *files;
-        struct disk_source *source; /* NULL: it is not noted */
-        uint32_t *by_plan;          /* by file of the plan: its number + 1; 0: it is not written */
+        struct disk_source *sources[DISK_WRITE_SOURCES]; /* to be noted; NULL: no more */
+        uint32_t *by_plan;                               /* by file of the plan: its number + 1; 0: it is not written */
         size_t n_by_plan;
 };
 
@@ -115,7 +115,8 @@ static void clear_if_unused(struct disk_write *write)
         if (write->cleared || !write->over || !load_relaxed(&write->ended))
                 return;
         write->cleared = true;
-        write->source = disk_source_free(write->source);
+        for (size_t i = 0; i < DISK_WRITE_SOURCES; i++)
+                write->sources[i] = disk_source_free(write->sources[i]);
         for (size_t i = 0; i < write->n_files; i++)
                 file_clear(write->writer, &write->files[i]);
         free(write->files);
@@ -157,10 +158,13 @@ struct disk_write *disk_write_new(struct disk_writer *writer, size_t n, size_t n
         return write->files != NULL && write->by_plan != NULL ? write : disk_write_unref(write);
 }
 
-void disk_write_set_source(struct disk_write *write, struct disk_source *source)
+void disk_write_add_source(struct disk_write *write, struct disk_source *source)
 {
-        require(write->source == NULL);
-        write->source = source;
+        size_t n = 0;
+        while (n < DISK_WRITE_SOURCES && write->sources[n] != NULL)
+                n++;
+        require(n < DISK_WRITE_SOURCES);
+        write->sources[n] = source;
 }
 
 /* False: it would be too much. Released by file_clear(). */
@@ -626,11 +630,13 @@ static enum step write_step(struct disk_writer *writer, struct disk_write *write
 
 static void write_over(struct disk_writer *writer, struct disk_write *write)
 {
-        if (write->source != NULL && !load_relaxed(&writer->stop))
-                disk_cache_note_source(writer->cache, write->source);
-        else
-                disk_source_free(write->source);
-        write->source = NULL;
+        for (size_t i = 0; i < DISK_WRITE_SOURCES; i++) {
+                if (write->sources[i] != NULL && !load_relaxed(&writer->stop))
+                        disk_cache_note_source(writer->cache, write->sources[i]);
+                else
+                        disk_source_free(write->sources[i]);
+                write->sources[i] = NULL;
+        }
         pthread_mutex_lock(&writer->mutex);
         list_remove(&write->link);
         pthread_mutex_unlock(&writer->mutex);

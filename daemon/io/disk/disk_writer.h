@@ -47,8 +47,10 @@ bool disk_write_add_text(struct disk_write *write, const struct object *object, 
 /* A file of the plan with so many bytes before the first tensor. `encrypted`: NULL if it is not; it is copied. */
 bool disk_write_add_file(struct disk_write *write, const struct object *object, const struct object_label *label,
                          const struct plan *plan, size_t file, uint64_t header, const struct encrypted_file *encrypted);
-/* What its source consists of, to be noted once all of that is stored. Takes it over. */
-void disk_write_set_source(struct disk_write *write, struct disk_source *source);
+/* What its source consists of, to be noted once all of that is stored; also under another name of the source. Takes it
+ * over; accepts NULL. */
+#define DISK_WRITE_SOURCES 2
+void disk_write_add_source(struct disk_write *write, struct disk_source *source);
 
 /* No leaf lands any more: what is missing is not written. */
 void disk_write_end(struct disk_write *write);

@@ -545,6 +545,7 @@ const struct source_ops source_azure = {
         .schemes = (const char *const[]){SCHEME, "abfss://", "abfs://", NULL},
         .canonical = azure_canonical,
         .default_name = azure_default_name,
+        .file_uri = store_sidecar_uri,
         .open = azure_open,
         .reach = azure_reach,
         .sidecar_uri = store_sidecar_uri,

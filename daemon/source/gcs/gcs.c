@@ -410,6 +410,7 @@ const struct source_ops source_gcs = {
         .schemes = (const char *const[]){SCHEME, NULL},
         .canonical = gcs_canonical,
         .default_name = gcs_default_name,
+        .file_uri = store_sidecar_uri,
         .open = gcs_open,
         .reach = gcs_reach,
         .sidecar_uri = store_sidecar_uri,

@@ -129,6 +129,30 @@ static char *hf_default_name(const char *canonical, unsigned n)
                           (int)source_stem_len(parts.path, strlen(parts.path)), parts.path);
 }
 
+/* A commit that is named in full. */
+static bool hf_is_fixed(const char *canonical)
+{
+        const char *revision = strchr(canonical, '@');
+        return revision != NULL && strspn(revision + 1, "0123456789abcdef") == 40 &&
+               (revision[41] == '/' || revision[41] == '\0');
+}
+
+/* A file, or an index; else a folder. */
+static bool is_file(const char *path)
+{
+        const char *slash = strrchr(path, '/');
+        return source_ends_with(path, strlen(path), SOURCE_SUFFIX) || source_is_index(slash != NULL ? slash + 1 : path);
+}
+
+/* In its folder; whichever slash ends the revision. */
+static char *hf_file_uri(const char *canonical, const char *name)
+{
+        const char *slash = strrchr(strchr(canonical, '@'), '/');
+        if (slash != NULL && is_file(slash + 1))
+                return format_new("%.*s%s", (int)(slash + 1 - canonical), canonical, name);
+        return format_new("%s/%s", canonical, name);
+}
+
 /* ---- credentials ---- */
 
 /* Without permission to know of it, a private repository is answered as 401, and a gated one as 403. The Hub's own
@@ -256,13 +280,6 @@ int hf_reply_parse(char *text, size_t size, const char *folder, char commit[HF_C
 
 /* ---- opening ---- */
 
-/* A file, or an index; else a folder. */
-static bool is_file(const char *path)
-{
-        const char *slash = strrchr(path, '/');
-        return source_ends_with(path, strlen(path), SOURCE_SUFFIX) || source_is_index(slash != NULL ? slash + 1 : path);
-}
-
 /* The folder of a path, with its slash: of a file the one that it lies in. "": the repository. malloc'd. */
 static char *folder_of(const char *path)
 {
@@ -319,12 +336,11 @@ static int enter_revision(struct remote_dir *dir, const struct hf *hf, const str
 
 /* A revision that exists, with the list of its files; the directory is entered. The error is that of the first reading.
  */
-static int find_revision(struct remote_dir *dir, const struct hf *hf, struct parts *parts, struct listing *list,
-                         struct error *error)
+static int find_revision(struct remote_dir *dir, const struct hf *hf, struct parts *parts, char commit[HF_COMMIT],
+                         struct listing *list, struct error *error)
 {
         struct error first = {.code = 0};
         for (unsigned n = 0; split(dir->source, n, parts); n++) {
-                char commit[HF_COMMIT];
                 cleanup_free char *folder = folder_of(parts->path);
                 if (folder == NULL)
                         return error_no_memory(error);
@@ -422,18 +438,34 @@ static int open_files(struct remote_dir *dir, const struct parts *parts, struct 
                        ?: remote_dir_open(dir, set, error);
 }
 
+/* The source by its commit in full; none where the Hub names it in short, or the source did. */
+static int name_commit(const struct parts *parts, const char *commit, char **fixed, struct error *error)
+{
+        char *text = format_new(SCHEME "%.*s@%s%s%s", parts->repository_len, parts->repository, commit,
+                                parts->path[0] != '\0' ? "/" : "", parts->path);
+        if (text == NULL)
+                return error_no_memory(error);
+        if (hf_is_fixed(text) && strncmp(parts->revision, commit, strlen(commit)) != 0)
+                *fixed = text;
+        else
+                free(text);
+        return 0;
+}
+
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
         cleanup_with(remote_dir_deinit) struct remote_dir dir;
         struct parts parts;
-        int r = dir_init(&dir, sources, canonical, error) ?: find_revision(&dir, sources->hf, &parts, &list, error);
+        char commit[HF_COMMIT];
+        int r = dir_init(&dir, sources, canonical, error)
+                        ?: find_revision(&dir, sources->hf, &parts, commit, &list, error);
         dir.listing = &list;
         r = r ?: open_files(&dir, &parts, &list, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
                 r = check_file(&list, &set->objects[i], want_sha256, error);
-        return r;
+        return r ?: name_commit(&parts, commit, &set->fixed, error);
 }
 
 /* Whatever the revision is. */
@@ -461,7 +493,9 @@ static int hf_list_sidecars(const struct sources *sources, const char *canonical
 {
         cleanup_with(remote_dir_deinit) struct remote_dir dir;
         struct parts parts;
-        return dir_init(&dir, sources, canonical, error) ?: find_revision(&dir, sources->hf, &parts, list, error);
+        char commit[HF_COMMIT];
+        return dir_init(&dir, sources, canonical, error)
+                       ?: find_revision(&dir, sources->hf, &parts, commit, list, error);
 }
 
 /* By the revision as it was given, in one round; only of a text with several readings the Hub says which it is. */
@@ -475,7 +509,8 @@ static int hf_open_sidecar(const struct sources *sources, const char *canonical,
         if (r < 0)
                 return r;
         if (split(canonical, 1, &other)) {
-                r = find_revision(&dir, sources->hf, &parts, &list, error);
+                char commit[HF_COMMIT];
+                r = find_revision(&dir, sources->hf, &parts, commit, &list, error);
         } else {
                 require(split(canonical, 0, &parts));
                 cleanup_free char *revision = strndup(parts.revision, (size_t)parts.revision_len);
@@ -547,19 +582,12 @@ struct hf *hf_free(struct hf *hf)
         return NULL;
 }
 
-/* A commit that is named in full. */
-static bool hf_is_fixed(const char *canonical)
-{
-        const char *revision = strchr(canonical, '@');
-        return revision != NULL && strspn(revision + 1, "0123456789abcdef") == 40 &&
-               (revision[41] == '/' || revision[41] == '\0');
-}
-
 const struct source_ops source_hf = {
         .schemes = (const char *const[]){SCHEME, NULL},
         .canonical = hf_canonical,
         .default_name = hf_default_name,
         .is_fixed = hf_is_fixed,
+        .file_uri = hf_file_uri,
         .fixed_lane = WORK_LANE_REMOTE, /* one endpoint, one lane */
         .open = hf_open,
         .reach = hf_reach,

@@ -140,6 +140,7 @@ const struct source_ops source_s3 = {
         .schemes = (const char *const[]){SCHEME, NULL},
         .canonical = s3_canonical,
         .default_name = s3_default_name,
+        .file_uri = store_sidecar_uri,
         .open = s3_open,
         .reach = s3_reach,
         .sidecar_uri = store_sidecar_uri,

@@ -159,6 +159,7 @@ const struct source_ops source_web = {
         .schemes = (const char *const[]){"https://", "http://", NULL},
         .canonical = web_canonical,
         .default_name = web_default_name,
+        .file_uri = web_sidecar_uri,
         .open = web_open,
         .reach = web_reach,
         .sidecar_uri = web_sidecar_uri,

@@ -44,6 +44,18 @@ static ino_t note_inode(void)
         return st.st_ino;
 }
 
+/* How many sources of one object this daemon has noted. */
+static unsigned count_notes(void)
+{
+        unsigned n = 0;
+        size_t size;
+        char *log = file_read(disk_daemon.log, &size);
+        for (const char *at = log; (at = strstr(at, "a source of 1 objects is stored")) != NULL; at++)
+                n++;
+        free(log);
+        return n;
+}
+
 static void assert_stale(const char *source, const struct model *m)
 {
         client_load(client, source, "m");
@@ -59,11 +71,16 @@ static void assert_stale(const char *source, const struct model *m)
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 static struct endpoint hub;
 static _Atomic unsigned hub_requests;
+static _Atomic bool hub_is_down;
 
 static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         size_t size;
         hub_requests++;
+        if (hub_is_down) {
+                reply->status = 503;
+                return;
+        }
         if (strncmp(request->path, "/api/", 5) == 0) {
                 reply->body = strdup("{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"model.safetensors\"}]}");
                 return;
@@ -74,13 +91,18 @@ static void answer_hub(struct endpoint *e, const struct endpoint_request *reques
         free(data);
 }
 
-FIXTURE(.each = {begin, NULL});
-
-TEST(a_commit_that_is_named_in_full_needs_no_request)
+static void begin_hub(void)
 {
         hub.answer = answer_hub;
         endpoint_start(&hub);
         setenv("HF_ENDPOINT", hub.url, 1);
+}
+
+FIXTURE(.each = {begin, NULL});
+
+TEST(a_commit_that_is_named_in_full_needs_no_request)
+{
+        begin_hub();
         start();
         store_source("hf://org/name@" COMMIT, model, 1);
         hub_requests = 0;
@@ -94,6 +116,81 @@ TEST(a_commit_that_is_named_in_full_needs_no_request)
         /* A branch may lead elsewhere by now. */
         ck_assert_str_eq(load_from("hf://org/name@main", model), "disk");
         ck_assert_uint_gt(hub_requests, 0);
+        stop();
+}
+
+/* Also if it was loaded by the name of a branch, and also its files. */
+TEST(the_commit_of_a_branch_that_was_loaded_needs_no_request)
+{
+        static const char *const fixed[] = {"hf://org/name@" COMMIT, "hf://org/name@" COMMIT "/model.safetensors"};
+        begin_hub();
+        start();
+        store_behind("hf://org/name@main", model, 1);
+        AWAIT(count_notes() == 2);
+        hub_is_down = true;
+        for (int turn = 0; turn < 2; turn++) {
+                hub_requests = 0;
+                for (size_t i = 0; i < sizeof(fixed) / sizeof(*fixed); i++) {
+                        client_load(client, fixed[i], "m");
+                        client_equals(client, "m", model);
+                        ck_assert_str_eq(from_of("m"), "disk");
+                        ck_assert_ptr_null(json_object_get(client_show(client, "m"), "stale"));
+                        client_unload(client, "m");
+                        client_wait_used(client, 0);
+                }
+                ck_assert_uint_eq(hub_requests, 0);
+                restart();
+        }
+        /* A branch, which may lead elsewhere, is asked for. */
+        client_load_fails(client, "hf://org/name@main", "m", STREAMER_EFAILED, "503");
+        stop();
+}
+
+TEST(a_file_of_the_hub_is_known_by_its_own_name_offline)
+{
+        begin_hub();
+        start_offline("");
+        store_behind("hf://org/name@main", model, 1);
+        AWAIT(count_notes() == 2);
+        hub_is_down = true;
+        assert_stale("hf://org/name@main/model.safetensors", model);
+        assert_stale("hf://org/name", model);
+        stop();
+}
+
+TEST(a_file_that_was_loaded_with_its_prefix_is_known_by_its_own_name_offline)
+{
+        put(model, "prefix/model.safetensors");
+        start_offline("");
+        store_behind("s3://b/prefix/", model, 1);
+        AWAIT(count_notes() == 1);
+        store_status = 503;
+        assert_stale("s3://b/prefix/model.safetensors", model);
+        stop();
+        start_offline("");
+        assert_stale("s3://b/prefix/model.safetensors", model);
+        store_status = 403;
+        client_load_fails(client, "s3://b/prefix/model.safetensors", "m", STREAMER_EPERM, "403");
+        store_status = 503;
+        client_load_fails(client, "s3://b/prefix/other.safetensors", "m", STREAMER_EFAILED, "503");
+        stop();
+}
+
+TEST(of_a_file_and_its_prefix_the_last_that_was_loaded_counts_offline)
+{
+        put(model, "prefix/model.safetensors");
+        start_offline("");
+        store_behind("s3://b/prefix/model.safetensors", model, 1);
+        AWAIT(count_notes() == 1);
+        put(other, "prefix/model.safetensors");
+        store_behind("s3://b/prefix/", other, 2);
+        AWAIT(count_notes() == 2);
+        store_status = 503;
+        assert_stale("s3://b/prefix/model.safetensors", other);
+        stop();
+        start_offline("");
+        assert_stale("s3://b/prefix/model.safetensors", other);
+        assert_stale("s3://b/prefix/", other);
         stop();
 }
 

@@ -274,6 +274,94 @@ TEST(a_copy_that_there_is_no_descriptor_for_stays)
         ck_assert_ptr_nonnull(open_copy(1));
 }
 
+/* ---- notes of sources ---- */
+
+/* Of one object, in this version; `alone`: the source of this number is the object alone. */
+static void note(unsigned char of, unsigned char version, unsigned char alone)
+{
+        static char url[] = "http://s/b/m", path[] = "s3://b/m";
+        unsigned char id[DISK_ID_SIZE];
+        struct disk_member member = {.url = url, .path = path};
+        memset(id, of, sizeof(id));
+        memset(member.id, version, sizeof(member.id));
+        if (alone != 0)
+                memset(member.alone, alone, sizeof(member.alone));
+        struct disk_source *source = disk_source_new(id, 1);
+        ck_assert(disk_source_add(source, &member));
+        disk_cache_note_source(cache, source);
+}
+
+/* The version of what is known as this source; 0: none. */
+static unsigned char noted(unsigned char of)
+{
+        unsigned char id[DISK_ID_SIZE], version = 0;
+        memset(id, of, sizeof(id));
+        struct disk_source *source = disk_cache_find_source(cache, id);
+        if (source != NULL) {
+                ck_assert_mem_eq(source->id, id, sizeof(id));
+                ck_assert_uint_eq(source->n, 1);
+                version = source->members[0].id[0];
+        }
+        disk_cache_put_source(cache, source);
+        return version;
+}
+
+static void set_time(unsigned char of, time_t at)
+{
+        unsigned char id[DISK_ID_SIZE];
+        char name[DISK_NAME_SIZE];
+        memset(id, of, sizeof(id));
+        hex_encode(name, id, DISK_ID_SIZE);
+        const struct timespec times[2] = {{.tv_sec = at}, {.tv_sec = at}};
+        must(utimensat(AT_FDCWD, suite_path("cache-%d/sources/%s", (int)getpid(), name), times, 0));
+}
+
+static void reopen(void)
+{
+        cache = disk_cache_free(cache);
+        open_cache(4 * (SIZE + (20 << 10)));
+}
+
+#define FOLDER 101
+#define FILE_OF_IT 102
+
+TEST(an_object_of_a_source_that_is_stored_is_known_by_its_own_name)
+{
+        store(1);
+        note(FOLDER, 1, FILE_OF_IT);
+        ck_assert_uint_eq(noted(FOLDER), 1);
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
+        ck_assert_uint_eq(noted(103), 0);
+        reopen();
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
+        const struct object_label l = label(1);
+        ck_assert(disk_cache_remove(cache, l.id));
+        ck_assert_uint_eq(noted(FILE_OF_IT), 0);
+}
+
+TEST(of_several_notes_of_an_object_the_last_one_counts)
+{
+        store(1);
+        store(2);
+        note(FILE_OF_IT, 1, 0);
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
+        note(FOLDER, 2, FILE_OF_IT);
+        ck_assert_uint_eq(noted(FILE_OF_IT), 2);
+        note(FILE_OF_IT, 1, 0); /* again */
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
+        ck_assert_uint_eq(noted(FOLDER), 2);
+        set_time(FILE_OF_IT, 1000);
+        set_time(FOLDER, 2000);
+        reopen();
+        ck_assert_uint_eq(noted(FILE_OF_IT), 2);
+        note(FILE_OF_IT, 1, 0); /* which is written to the disk, too */
+        reopen();
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
+        const struct object_label l = label(1);
+        ck_assert(disk_cache_remove(cache, l.id));
+        ck_assert_uint_eq(noted(FILE_OF_IT), 2);
+}
+
 /* ---- many entries ---- */
 
 #define MANY 1000u

@@ -401,7 +401,7 @@ TEST(folders_in_folders_are_removed_up_to_a_limit)
 
 static unsigned n_taken;
 
-static bool take_note(const unsigned char *bytes, size_t size, void *context)
+static bool take_note(const unsigned char *bytes, size_t size, uint64_t noted_ns, void *context)
 {
         n_taken++;
         ck_assert(size == 4 && memcmp(bytes, "note", 4) == 0);

@@ -19,6 +19,7 @@ static void encode(void)
         for (unsigned char i = 0; i < 2; i++) {
                 struct disk_member member = {.folder_len = 5, .url = url, .path = path};
                 memset(member.id, i + 2, sizeof(member.id));
+                memset(member.alone, i + 12, sizeof(member.alone));
                 ck_assert(disk_source_add(source, &member));
         }
         bytes = disk_source_encode(source, &size);
@@ -36,8 +37,25 @@ TEST(a_note_is_decoded_as_it_was_encoded)
         ck_assert(out->members[0].is_index && !out->members[1].is_index);
         ck_assert_uint_eq(out->members[2].folder_len, 5);
         ck_assert_str_eq(out->members[2].path, "s3://b/m");
+        ck_assert_uint_eq(out->members[2].alone[31], 13);
         out->members[2].id[0] ^= 1;
         ck_assert(!disk_source_equal(out, source));
+        out->members[2].id[0] ^= 1;
+        out->members[2].alone[0] ^= 1;
+        ck_assert(!disk_source_equal(out, source));
+        disk_source_free(out);
+}
+
+TEST(an_object_of_a_source_is_a_source)
+{
+        static char url[] = "http://s/b/in/m", path[] = "s3://b/many/in/m";
+        struct disk_member member = {.folder_len = 12, .url = url, .path = path};
+        memset(member.alone, 7, sizeof(member.alone));
+        struct disk_source *out = disk_source_alone(&member);
+        ck_assert_ptr_nonnull(out);
+        ck_assert_uint_eq(out->n, 1);
+        ck_assert_mem_eq(out->id, member.alone, sizeof(out->id));
+        ck_assert_str_eq(out->members[0].path + out->members[0].folder_len, "m");
         disk_source_free(out);
 }
 
@@ -82,6 +100,6 @@ TEST(numbers_that_do_not_fit_the_rest_are_refused)
         bytes[47] = 0x80;
         ck_assert(!decodes());
         bytes[47] = 0;
-        bytes[48 + 32 + 4 + 1] = 1; /* the length of a folder beyond the path's */
+        bytes[48 + 32 + 32 + 4 + 1] = 1; /* the length of a folder beyond the path's */
         ck_assert(!decodes());
 }
