@@ -15,6 +15,8 @@ import contextlib
 import ctypes
 import itertools
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from ctypes import byref, c_char_p, c_size_t
@@ -32,6 +34,7 @@ from .errors import DeniedError, FailedError, InvalidError, NotFoundError
 _MODE = "mode:"  # before the path, in the metadata
 _KEY = "streamerd.key."
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PART = re.compile(r"\.streamerd-[0-9a-f]+-\d+\.part")  # of a process that writes, or was killed meanwhile
 _PERMISSIONS = 0o777  # no set-uid, set-gid and sticky bits
 
 
@@ -180,6 +183,8 @@ def scan(folder: str, below: str) -> Iterator[_File]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{below}{entry.name}"
+            if _PART.fullmatch(entry.name):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield from scan(entry.path, f"{name}/")
                 continue
@@ -259,6 +264,7 @@ class _Writer:
         self._top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._parents: tuple[str, ...] = ()
         self._fd = os.dup(self._top)
+        self._own = secrets.token_hex(8)  # no process number: containers that share a folder have the same
         self._numbers = itertools.count()
 
     def __enter__(self) -> _Writer:
@@ -276,7 +282,7 @@ class _Writer:
         self._enter(tuple(parents))
         if not replace and self._exists(last):
             return False
-        part = f".streamerd-{os.getpid()}-{next(self._numbers)}.part"
+        part = f".streamerd-{self._own}-{next(self._numbers)}.part"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
         try:
             try:

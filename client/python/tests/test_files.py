@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,28 @@ def test_what_is_no_regular_file_is_not_published(daemon: Daemon, cache: Path) -
         streamerd.publish_files(cache / "empty folder", "set", key=KEY)
     with pytest.raises(streamerd.NotFoundError, match="no such folder"):
         streamerd.publish_files(cache / "none", "set", key=KEY)
+
+
+def test_files_that_a_killed_process_was_writing_are_not_published(
+    daemon: Daemon, cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are they in the way of a process of the same number, as the next container has it."""
+    whole = contents(cache)
+    streamerd.publish_files(cache, "set", key=KEY)
+    pid = os.fork()
+    if pid == 0:
+        os.rename = lambda *names, **folders: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        try:
+            streamerd.restore_files("set", cache, key=KEY)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert len(contents(cache)) == len(whole) + 1
+    streamerd.publish_files(cache, "again", key=KEY)
+    streamerd.restore_files("again", folder / "r", key=KEY)
+    assert contents(folder / "r") == whole
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    assert len(streamerd.restore_files("again", cache, key=KEY)) == len(whole)
 
 
 def test_a_set_that_does_not_fit_fails_by_name(daemon: Daemon, cache: Path) -> None:
