@@ -390,7 +390,7 @@ static int write_items(struct exported *x)
 struct target {
         int dir;
         const char *name;
-        char part[64]; /* its name before it is whole; "": it has none */
+        char part[PART_NAME_MAX]; /* its name before it is whole; "": it has none */
 };
 
 /* The directory of the path, and the file's name in it. -1 with errno. */
@@ -414,8 +414,7 @@ static int open_part(struct target *t)
         int fd = openat(t->dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
         if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
                 return fd;
-        snprintf(t->part, sizeof(t->part), ".streamerctl-%d.part", (int)getpid());
-        fd = openat(t->dir, t->part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        fd = openat(t->dir, part_name(t->part), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0)
                 t->part[0] = '\0';
         return fd;
@@ -429,8 +428,7 @@ static bool put_in_place(struct target *t, int fd)
                 return false;
         if (!t->part[0]) {
                 snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
-                snprintf(t->part, sizeof(t->part), ".streamerctl-%d.part", (int)getpid());
-                if (linkat(AT_FDCWD, open_file, t->dir, t->part, AT_SYMLINK_FOLLOW) != 0) {
+                if (linkat(AT_FDCWD, open_file, t->dir, part_name(t->part), AT_SYMLINK_FOLLOW) != 0) {
                         t->part[0] = '\0';
                         return false;
                 }

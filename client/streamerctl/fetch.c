@@ -69,9 +69,8 @@ static int open_parent(int output, const char *name, const char **last)
 
 static bool write_file(int dir, const char *name, const char *data, uint64_t size)
 {
-        char part[64];
-        snprintf(part, sizeof(part), ".streamerctl-%d.part", (int)getpid());
-        int fd = openat(dir, part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        char part[PART_NAME_MAX];
+        int fd = openat(dir, part_name(part), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0)
                 return false;
         bool ok = write_whole(fd, data, size);

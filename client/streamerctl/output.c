@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PROSE_MIN 16
@@ -30,6 +31,15 @@ bool write_whole(int fd, const void *data, uint64_t size)
                 size -= n > 0 ? (uint64_t)n : 0;
         }
         return true;
+}
+
+char *part_name(char out[PART_NAME_MAX])
+{
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(out, PART_NAME_MAX, ".streamerctl-%d-%jd.%09ld.part", (int)getpid(), (intmax_t)now.tv_sec,
+                 now.tv_nsec);
+        return out;
 }
 
 /* ---- figures ---- */

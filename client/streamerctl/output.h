@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #define HUMAN_MAX 32
+#define PART_NAME_MAX 64
 
 /* "3.9 GiB"; "12 B". Returns out. */
 char *human_size(char out[HUMAN_MAX], uint64_t bytes);
@@ -27,6 +28,10 @@ void put_escaped(FILE *f, const char *s); /* allocates nothing */
 
 /* Whether all bytes were written; else errno says why. */
 bool write_whole(int fd, const void *data, uint64_t size);
+
+/* The name of a file that is not whole yet. No process has given it before: its number alone is that of a container's
+ * every process. Returns out. */
+char *part_name(char out[PART_NAME_MAX]);
 
 /* Ends the program with an error line and the exit code of STREAMER_ENOMEM; the line is text also with --json. */
 _Noreturn void out_of_memory(void);

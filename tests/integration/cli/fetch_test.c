@@ -357,6 +357,20 @@ TEST(streamerctl_copies_the_files_that_are_listed)
         assert_file(format_text("%s/model.bin", to), "weights");
 }
 
+/* In a container each process may have the same number. */
+TEST(streamerctl_passes_over_what_was_left_by_a_killed_process_of_its_number)
+{
+        char *to = suite_path("to-left");
+        make_source();
+        must(mkdir(to, 0755));
+        int status = must(system(
+                format_text("touch '%s'/.streamerctl-$$.part && exec '%s' --socket '%s' fetch '%s' --directory '%s'",
+                            to, build_path("streamerctl"), test_daemon.socket, fixture_path("cli"), to)));
+        ck_assert_int_eq(status, 0);
+        assert_file(format_text("%s/config.json", to), "config");
+        assert_file(format_text("%s/sub/more.json", to), "more");
+}
+
 TEST(streamerctl_writes_nothing_outside_its_directory)
 {
         char *to = suite_path("to-links"), *elsewhere = suite_path("elsewhere");
