@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from processes import Daemon, Engine
+from test_vllm_publish import engine_config
 
 import streamerd
 
@@ -185,3 +186,14 @@ def test_what_is_known_of_a_class_is_shared_by_engines_that_compile(
     assert "not published: ZeroDivisionError" in make("fourth")
     assert "not restored" in make("fifth", socket=str(tmp_path / "none"), autostart=False)
     assert [known(cache) for cache in ("third", "fourth", "fifth")] == ["made in third", "made in fourth", "made in fifth"]
+
+
+def test_a_source_that_cannot_be_found_ends_no_start_that_may_fall_back(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamerd._engines import vllm_loaders
+
+    def fail(*_: Any) -> str:
+        raise ValueError("a damaged index")
+
+    monkeypatch.setattr(vllm_loaders, "locate", fail)
+    config = engine_config(models, model_loader_extra_config={"fallback": True, "autostart": False})
+    assert config.model_config.model == str(models / "checkpoint")

@@ -134,7 +134,11 @@ def _with_artifacts(arguments: EngineArgs, options: Options, create: Callable[[]
         return create()
     from streamerd._engines import vllm_modelinfos
 
-    source = locate(source_of(arguments.model, _cache()), arguments.revision, arguments.download_dir)
+    try:
+        source = locate(source_of(arguments.model, _cache()), arguments.revision, arguments.download_dir)
+    except Exception as error:
+        logger.debug("streamerd: artifacts: not restored: %s", error)  # the loader reports it, or the engine's own
+        return create()
     return vllm_modelinfos.with_modelinfos(options, source, logger, create)
 
 
