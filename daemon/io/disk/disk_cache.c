@@ -664,14 +664,8 @@ bool disk_cache_trim(struct disk_cache *cache)
         require(cache->scanned);
         if (!cache->pins_known) /* at the start: they will be */
                 return false;
-        uint64_t missing = beyond_space(cache, 0);
-        if (!can_evict(cache, missing)) /* others have the space */
-                missing = 0;
-        missing = beyond_budget(cache, 0) > missing ? beyond_budget(cache, 0) : missing;
-        for (struct disk_entry *e; missing > 0 && (e = victim(cache)) != NULL;) {
-                missing -= e->bytes < missing ? e->bytes : missing;
+        for (struct disk_entry *e; beyond_budget(cache, 0) > 0 && (e = victim(cache)) != NULL;)
                 evict(cache, e);
-        }
         list_each_item (const struct disk_entry, e, &cache->entries, in_order)
                 if (is_pinned(cache, e))
                         pinned += e->bytes;

@@ -13,8 +13,8 @@
  *
  * Space. An entry's bytes are reserved before it is written: within the budget, and so that the file system keeps
  * `min_free`. For that, entries go that were used least recently, but for those that are held and those of pinned
- * models. What would not fit even then is not stored, and nothing is evicted for it. Lower limits, and those of the
- * next start, are observed at once, as far as entries may be evicted.
+ * models. What would not fit even then is not stored, and nothing is evicted for it. A lower budget, also that of the
+ * next start, is observed at once, as far as entries may be evicted.
  *
  * Threads. Any, under one mutex, which is not held across I/O. The first use waits until the folder was scanned.
  */
@@ -78,8 +78,9 @@ void disk_cache_scan(struct disk_cache *cache, const bool *stop);
 void disk_cache_configure(struct disk_cache *cache, const struct disk_limits *limits);
 /* Entries whose objects begin with one of these are not evicted. Takes the list and its texts over. */
 void disk_cache_set_pins(struct disk_cache *cache, char **pins, size_t n);
-/* After the scan: evicts what is beyond the limits; nothing before the pins are known. For the file system's free space
- * only if that suffices. True: what is in use, or being written, is beyond the budget still. */
+/* After the scan: evicts what is beyond the budget; nothing before the pins are known. Not for the file system's free
+ * space, which others take and give back: a new object looks at that. True: what is in use, or being written, is beyond
+ * the budget still. */
 bool disk_cache_trim(struct disk_cache *cache);
 
 struct disk_usage {
