@@ -19,9 +19,10 @@
 struct object_version {
         uint64_t dev, ino, size;
         uint64_t mtime_ns, ctime_ns;
-        uint64_t volume; /* tells file systems of one device number apart; 0: not needed, or not known */
-        uint64_t place;  /* of a file whose inode number says nothing: its path, as a hash; else 0 */
-        bool is_weak;    /* another version may have the same of all of these: a sample of the bytes tells */
+        bool by_volume;          /* the next two belong to it: they tell file systems of one device number apart */
+        uint64_t mount, diskseq; /* 0: not known */
+        uint64_t place;          /* of a file whose inode number says nothing: its path, as a hash; else 0 */
+        bool is_weak;            /* another version may have the same of all of these: a sample of the bytes tells */
 };
 
 struct object;

@@ -65,10 +65,11 @@ enum file_times file_times_of(uint64_t f_type)
         return TIMES_WEAK;
 }
 
-/* Whole seconds and equal, as tools write them that make images with fixed times; or 0 or 1, as they do for none. */
-bool file_times_constant(uint64_t mtime_ns, uint64_t ctime_ns)
+/* Tools that make images write whole seconds, of a fixed time or of when the image was made, and 0 or 1 for no time.
+ * Where a kernel's own times are whole seconds, another file may have them as well. */
+bool file_ctime_is_unique(uint64_t ctime_ns)
 {
-        return ctime_ns / SECOND <= 1 || (ctime_ns == mtime_ns && ctime_ns % SECOND == 0);
+        return ctime_ns / SECOND > 1 && ctime_ns % SECOND != 0;
 }
 
 uint64_t file_times_grain(uint64_t f_type, uint64_t then_ns, uint64_t tick_ns)
@@ -117,11 +118,11 @@ static uint64_t mount_id_of(int fd)
         return known ? stx.stx_mnt_id : 0;
 }
 
-/* Both kinds of numbers in one: they never collide. An overlay's files may have the device number of a layer. */
-static uint64_t volume_of(int fd, dev_t dev, uint64_t f_type)
+/* An overlay's files may have the device number of a layer. */
+static struct file_volume volume_of(int fd, dev_t dev, uint64_t f_type)
 {
-        uint64_t seq = major(dev) != 0 && f_type != OVERLAYFS_SUPER_MAGIC ? diskseq_of(dev) : 0;
-        return seq != 0 ? 2 * seq + 1 : 2 * mount_id_of(fd);
+        bool has_disk = major(dev) != 0 && f_type != OVERLAYFS_SUPER_MAGIC;
+        return (struct file_volume){.mount = mount_id_of(fd), .diskseq = has_disk ? diskseq_of(dev) : 0};
 }
 
 /* ---- versions ---- */
@@ -187,14 +188,30 @@ static uint64_t place_of(int fd, const char *shown)
         return place | 1;
 }
 
+bool file_version_needs_volume(const struct object_version *version, uint64_t f_type)
+{
+        return file_times_of(f_type) != TIMES_CHANGE || !file_ctime_is_unique(version->ctime_ns);
+}
+
+/* A disk's number is that of an attachment, in which several file systems may be mounted one after another: without the
+ * mount's it does not suffice. */
+void file_version_add_volume(struct object_version *version, uint64_t f_type, const struct file_volume *volume)
+{
+        require(file_version_needs_volume(version, f_type) && !version->by_volume);
+        version->by_volume = true;
+        version->mount = volume->mount;
+        version->diskseq = volume->diskseq;
+        version->is_weak = file_times_of(f_type) == TIMES_WEAK || volume->mount == 0;
+}
+
 /* Adds what identifies the file besides its times. */
 static void add_marks(int fd, const char *path, uint64_t f_type, struct object_version *version)
 {
-        enum file_times times = file_times_of(f_type);
-        bool needs_volume = times != TIMES_CHANGE || file_times_constant(version->mtime_ns, version->ctime_ns);
-        version->volume = needs_volume ? volume_of(fd, version->dev, f_type) : 0;
-        version->place = times == TIMES_WEAK ? place_of(fd, path) : 0;
-        version->is_weak = times == TIMES_WEAK || (needs_volume && version->volume == 0);
+        version->place = file_times_of(f_type) == TIMES_WEAK ? place_of(fd, path) : 0;
+        if (!file_version_needs_volume(version, f_type))
+                return;
+        struct file_volume volume = volume_of(fd, version->dev, f_type);
+        file_version_add_volume(version, f_type, &volume);
 }
 
 /* ---- settling ---- */
@@ -282,10 +299,11 @@ void file_version_identify(const struct object *object, struct hash *hash)
         bool by_path = v->place != 0;
         const uint64_t fields[] = {by_path ? 0 : htole64(v->dev), htole64(by_path ? v->place : v->ino),
                                    htole64(v->size), htole64(v->mtime_ns), htole64(v->ctime_ns)};
-        const uint64_t volume = htole64(v->volume);
+        const uint64_t volume[] = {htole64(v->mount), htole64(v->diskseq)};
+        require(v->by_volume || (!v->is_weak && v->place == 0));
         hash_update(hash, fields, sizeof(fields));
-        if (v->volume != 0)
-                hash_update(hash, &volume, sizeof(volume));
+        if (v->by_volume)
+                hash_update(hash, volume, sizeof(volume));
 }
 
 /* ---- samples ---- */

@@ -2,16 +2,18 @@
  *
  * What identifies a version of a local file. Decided here alone, by the kind of file system:
  *
- *   CHANGE  device, inode, size, mtime, ctime. The kernel (or the server) sets ctime whenever the file changes. If the
- *           times look constant (an image made with fixed times), also the volume
+ *   CHANGE  device, inode, size, mtime, ctime. The kernel (or the server) sets ctime whenever the file changes. Where
+ *           ctime is in whole seconds another image may have it, too: then also the volume
  *   IMAGE   these and the volume: ctime says nothing about another image at the same device number, and inode numbers
  *           are positions in the image. squashfs, erofs, iso9660, udf; overlays, whose layers may be such images
  *   WEAK    path, size, mtime, ctime, the volume: inode numbers may be made up when the file is looked up, and ctime
  *           may be a copy of mtime. FUSE, vfat, exfat, and what is not known
  *
- * The volume tells file systems of one device number apart: the `diskseq` of a block device (Linux 5.15), else the
- * unique id of the mount (6.8). A weak version, or one that needs a volume of which the kernel tells nothing, does not
- * suffice: where another one is equal, a sample of the bytes has to be equal, too.
+ * The volume tells file systems of one device number apart: the unique id of the mount (Linux 6.8), and the `diskseq`
+ * of a block device (5.15), which another image gets while it is mounted (LOOP_CHANGE_FD). A mount ends before other
+ * bytes can be mounted at its device; a disk stays attached. A weak version, or one that needs a volume where the
+ * kernel does not name the mount, does not suffice: where another one is equal, a sample of the bytes has to be equal,
+ * too.
  *
  * A version is settled when it is read: a later change yields another one.
  */
@@ -42,7 +44,7 @@ int file_version_open(int fd, const char *path, struct object_version *version, 
  * another. False: a sample of the bytes has to be equal, too. */
 static inline bool file_version_is_durable(const struct object_version *version)
 {
-        return !version->is_weak && version->volume == 0;
+        return !version->by_volume;
 }
 /* The file's path without links; as it was opened where the kernel does not tell it. malloc'd; NULL: no memory. */
 char *file_version_path(int fd, const char *opened);
@@ -64,7 +66,13 @@ static inline bool file_version_same_file(const struct object_version *a, const 
 /* How a file system's versions are recognised. Pure, for tests. */
 enum file_times { TIMES_CHANGE, TIMES_IMAGE, TIMES_WEAK };
 enum file_times file_times_of(uint64_t f_type);
-/* Of a file with these times: nothing in them tells it from a file of another volume. */
-bool file_times_constant(uint64_t mtime_ns, uint64_t ctime_ns);
+/* It tells the file from those of another volume, too. */
+bool file_ctime_is_unique(uint64_t ctime_ns);
 /* How long after `then` another change may have the same time. `tick_ns`: the grain of the kernel's own times. */
 uint64_t file_times_grain(uint64_t f_type, uint64_t then_ns, uint64_t tick_ns);
+/* What the kernel says of the volume; 0: nothing. */
+struct file_volume {
+        uint64_t mount, diskseq;
+};
+bool file_version_needs_volume(const struct object_version *version, uint64_t f_type);
+void file_version_add_volume(struct object_version *version, uint64_t f_type, const struct file_volume *volume);

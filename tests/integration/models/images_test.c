@@ -144,6 +144,48 @@ TEST(another_image_elsewhere_is_no_alias, EACH(images))
         unmount("models/other");
 }
 
+/* Of both versions: the times are whole seconds, and not equal to each other. */
+static const struct {
+        const char *make; /* as above */
+} whole_seconds[] = {
+        {"mksquashfs $v $v.img -all-time 0 -mkfs-time 0 -quiet -no-progress"},
+        {"mkfs.erofs -T0 -U 00000000-0000-0000-0000-000000000001 $v.img $v"},
+        {"truncate -s 4M $v.img && mkfs.ext4 -q -F -O ^has_journal -U 00000000-0000-0000-0000-000000000001 -d $v "
+         "$v.img "
+         "&& debugfs -w -R 'set_inode_field model.safetensors ctime @1700000009' $v.img "
+         "&& debugfs -w -R 'set_inode_field model.safetensors ctime_extra 0' $v.img"},
+};
+
+/* As partitions are updated: the disk stays the same, and its number too. */
+TEST(another_image_that_is_written_to_the_disk_between_two_mounts_is_another_model, EACH(whole_seconds))
+{
+        make_images(whole_seconds[_i].make);
+        sh("cp v1.img disk && truncate -s 4M disk && losetup -f --show disk >dev && mount -o ro $(cat dev) models/img");
+        load("img", "generation");
+        load("img", "already resident");
+        unmount("models/img");
+        sh("dd if=v2.img of=$(cat dev) bs=64K conv=notrunc,fsync status=none && blockdev --flushbufs $(cat dev)");
+        sh("mount -o ro $(cat dev) models/img");
+        load("img", "generation");
+        assert_serves("v2");
+        load("img", "already resident");
+        unmount("models/img");
+        sh("losetup -d $(cat dev)");
+}
+
+/* The same with another attachment, at another place and by another name. */
+TEST(another_image_with_times_in_whole_seconds_is_no_alias, EACH(whole_seconds))
+{
+        make_images(whole_seconds[_i].make);
+        mount_image("v1.img", "img");
+        ctl_says(d.socket, 0, "generation", "load", format_text("%s/models/img", base), "--name", "first", NULL);
+        unmount("models/img");
+        mount_image("v2.img", "other");
+        load("other", "generation");
+        assert_serves("v2");
+        unmount("models/other");
+}
+
 /* As container runtimes mount them. */
 TEST(another_image_below_an_overlay_is_another_model, EACH(images))
 {

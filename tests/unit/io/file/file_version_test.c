@@ -71,20 +71,86 @@ TEST(a_file_system_is_trusted_only_if_it_is_known, EACH(kinds))
 }
 
 static const struct {
-        uint64_t mtime_ns, ctime_ns;
-        bool constant;
-} times[] = {
-        {0, 0, true},
-        {5 * SECOND, 0, true},
-        {5 * SECOND, SECOND, true},
-        {5 * SECOND, 5 * SECOND, true},                          /* as an image's files have them */
-        {5 * SECOND, 6 * SECOND, false},                         /* mtime was set, and ctime tells when */
-        {5 * SECOND + 123456789, 5 * SECOND + 123456789, false}, /* just written */
+        uint64_t ctime_ns;
+        bool unique;
+} ctimes[] = {
+        {0, false},
+        {SECOND, false},
+        {SECOND + 123456789, false},
+        {5 * SECOND, false}, /* as images have it, whatever mtime is */
+        {5 * SECOND + 123456789, true},
 };
 
-TEST(constant_times_are_recognised, EACH(times))
+TEST(a_ctime_in_whole_seconds_may_be_that_of_another_image, EACH(ctimes))
 {
-        ck_assert_int_eq(file_times_constant(times[_i].mtime_ns, times[_i].ctime_ns), times[_i].constant);
+        ck_assert_int_eq(file_ctime_is_unique(ctimes[_i].ctime_ns), ctimes[_i].unique);
+}
+
+/* ---- volumes ---- */
+
+/* A file as its file system describes it, at an attachment of its disk and in a mount. */
+struct described {
+        uint64_t f_type, ctime_ns;
+        struct file_volume volume;
+};
+
+static struct identity identity_described(const struct described *file, bool *is_weak)
+{
+        struct object object = {.version = {.dev = 0x700,
+                                            .ino = 12,
+                                            .size = 100080,
+                                            .mtime_ns = 1600000000 * SECOND,
+                                            .ctime_ns = file->ctime_ns}};
+        struct identity identity;
+        struct hash hash;
+        if (file_version_needs_volume(&object.version, file->f_type))
+                file_version_add_volume(&object.version, file->f_type, &file->volume);
+        *is_weak = object.version.is_weak;
+        hash_init(&hash);
+        file_version_identify(&object, &hash);
+        hash_final(&hash, identity.digest);
+        return identity;
+}
+
+#define BUILT (1700000000 * SECOND)       /* when both images were made: not when the file got its mtime */
+#define CHANGED (1700000000 * SECOND + 5) /* in nanoseconds, by a kernel */
+
+enum told { TOLD_SAME, TOLD_ANOTHER, TOLD_BY_SAMPLE };
+static const struct {
+        uint64_t f_type, ctime_ns;
+        struct file_volume before, after;
+        enum told told;
+} mounts[] = {
+        /* The disk stays attached, and other bytes are written to it between two mounts. */
+        {SQUASHFS_MAGIC, 0, {.mount = 1, .diskseq = 7}, {.mount = 2, .diskseq = 7}, TOLD_ANOTHER},
+        {EROFS_SUPER_MAGIC_V1, CHANGED, {.mount = 1, .diskseq = 7}, {.mount = 2, .diskseq = 7}, TOLD_ANOTHER},
+        {EXT4_SUPER_MAGIC, BUILT, {.mount = 1, .diskseq = 7}, {.mount = 2, .diskseq = 7}, TOLD_ANOTHER},
+        /* Another image is attached below a mount. */
+        {SQUASHFS_MAGIC, 0, {.mount = 1, .diskseq = 7}, {.mount = 1, .diskseq = 8}, TOLD_ANOTHER},
+        /* Without a disk, as btrfs and overlays. */
+        {BTRFS_SUPER_MAGIC, BUILT, {.mount = 1}, {.mount = 2}, TOLD_ANOTHER},
+        {OVERLAYFS_SUPER_MAGIC, CHANGED, {.mount = 1}, {.mount = 2}, TOLD_ANOTHER},
+        /* A kernel that does not name mounts. */
+        {SQUASHFS_MAGIC, 0, {.diskseq = 7}, {.diskseq = 7}, TOLD_BY_SAMPLE},
+        {EXT4_SUPER_MAGIC, BUILT, {.diskseq = 7}, {.diskseq = 7}, TOLD_BY_SAMPLE},
+        {EXT4_SUPER_MAGIC, BUILT, {.diskseq = 7}, {.diskseq = 8}, TOLD_ANOTHER},
+        {BTRFS_SUPER_MAGIC, BUILT, {0}, {0}, TOLD_BY_SAMPLE},
+        /* The same mount. */
+        {SQUASHFS_MAGIC, 0, {.mount = 1, .diskseq = 7}, {.mount = 1, .diskseq = 7}, TOLD_SAME},
+        {EXT4_SUPER_MAGIC, BUILT, {.mount = 1, .diskseq = 7}, {.mount = 1, .diskseq = 7}, TOLD_SAME},
+        /* The kernel's times tell versions apart in every mount: the file is not read again. */
+        {EXT4_SUPER_MAGIC, CHANGED, {.mount = 1, .diskseq = 7}, {.mount = 2, .diskseq = 8}, TOLD_SAME},
+        {NFS_SUPER_MAGIC, CHANGED, {.mount = 1}, {.mount = 2}, TOLD_SAME},
+};
+
+TEST(equal_times_are_trusted_in_one_mount_alone_unless_a_kernel_made_them, EACH(mounts))
+{
+        struct described before = {mounts[_i].f_type, mounts[_i].ctime_ns, mounts[_i].before}, after = before;
+        bool was_weak, is_weak;
+        after.volume = mounts[_i].after;
+        struct identity was = identity_described(&before, &was_weak), is = identity_described(&after, &is_weak);
+        ck_assert_int_eq(was_weak, is_weak);
+        ck_assert_int_eq(!same(was, is) ? TOLD_ANOTHER : is_weak ? TOLD_BY_SAMPLE : TOLD_SAME, mounts[_i].told);
 }
 
 TEST(times_of_whole_seconds_have_a_grain_of_seconds)
