@@ -291,6 +291,11 @@ bool http_etag_same(const char *a, const char *b)
         return a_len == b_len && memcmp(a, b, a_len) == 0;
 }
 
+bool http_etag_equal(const char *a, const char *b)
+{
+        return http_etag_same(a, b) && (strncmp(a, "W/", 2) == 0) == (strncmp(b, "W/", 2) == 0);
+}
+
 bool http_etag_strong(const char *etag)
 {
         size_t len = strlen(etag);

@@ -175,16 +175,28 @@ static void take_status_line(struct http_transfer *t, const char *line, size_t l
         snprintf(t->reason, sizeof(t->reason), "%.*s", (int)(len - (size_t)(space + 1 - line)), space + 1);
 }
 
-/* An answer without one of its headers would be another answer, so one with too many or too long ones is none. */
+/* An answer without one of its headers would be another answer, so one with too many, too long or folded ones (RFC
+ * 9112, 5.2) is none. False: the error is set. */
+static bool accepts_line(struct http_transfer *t, const char *line, size_t len)
+{
+        bool many = t->answer.headers.n == HTTP_HEADERS_MAX;
+        if (len > 0 && (line[0] == ' ' || line[0] == '\t'))
+                error_set(&t->error, STREAMER_EFAILED, "the server's answer has a header of several lines (%s)",
+                          t->request.shown);
+        else if (many || len > HEADER_LINE_MAX)
+                error_set(&t->error, STREAMER_EFAILED, "the server's answer has %s %u %s (%s)",
+                          many ? "more than" : "a header of more than", many ? HTTP_HEADERS_MAX : HEADER_LINE_MAX,
+                          many ? "headers" : "bytes", t->request.shown);
+        else
+                return true;
+        return false;
+}
+
 static void header_line(struct http_transfer *t, const char *line, size_t len)
 {
         struct http_headers *headers = &t->answer.headers;
         const char *colon = memchr(line, ':', len);
-        if (headers->n == HTTP_HEADERS_MAX || len > HEADER_LINE_MAX) {
-                bool many = headers->n == HTTP_HEADERS_MAX;
-                error_set(&t->error, STREAMER_EFAILED, "the server's answer has %s %u %s (%s)",
-                          many ? "more than" : "a header of more than", many ? HTTP_HEADERS_MAX : HEADER_LINE_MAX,
-                          many ? "headers" : "bytes", t->request.shown);
+        if (!accepts_line(t, line, len)) {
                 decide(t, HTTP_FAILED);
                 return;
         }

@@ -102,6 +102,38 @@ static const char *etag_of(const struct remote *remote, const struct http_answer
         return etag != NULL && http_etag_valid(etag) ? etag : NULL;
 }
 
+static const char *another_value(const struct http_answer *answer, const char *name,
+                                 bool (*equal)(const char *a, const char *b))
+{
+        const char *first = http_headers_find(&answer->headers, name), *more;
+        for (size_t i = 1; (more = http_headers_find_nth(&answer->headers, name, i)) != NULL; i++)
+                if (!equal(first, more))
+                        return more;
+        return NULL;
+}
+
+static bool equal_text(const char *a, const char *b)
+{
+        return strcmp(a, b) == 0;
+}
+
+/* The name of a validator that the answer has twice, with other values: which of them is that of its bytes is not
+ * known. NULL: none. */
+static const char *contradiction(const struct remote *remote, const struct http_answer *answer)
+{
+        if (another_value(answer, remote->dialect->version, http_etag_equal) != NULL)
+                return remote->dialect->word;
+        return another_value(answer, "Last-Modified", equal_text) != NULL ? "Last-Modified" : NULL;
+}
+
+/* A time that both have. In a store, whose copies may have been written at other times, an ETag denotes all bytes. */
+static bool has_another_time(const struct remote *remote, const struct http_answer *answer)
+{
+        const char *modified = http_headers_find(&answer->headers, "Last-Modified");
+        bool decided = remote->atomic && remote->etag != NULL && is_strong(remote, remote->etag);
+        return !decided && modified != NULL && remote->modified != NULL && strcmp(modified, remote->modified) != 0;
+}
+
 /* What a server that was asked for no encoding has encoded cannot be read. aws-chunked is of an upload, and some stores
  * return it with the decoded bytes. */
 static bool is_encoded(const char *encoding)
@@ -150,23 +182,28 @@ enum remote_difference remote_compare_answer(const struct object *object, const 
 {
         const struct remote *remote = remote_of(object);
         const char *etag = etag_of(remote, answer), *word = remote->dialect->word, *what = NULL;
+        const char *twice = contradiction(remote, answer);
         char text[80];
         enum remote_difference difference = REMOTE_OTHER;
         if (answer->total != UINT64_MAX && answer->total != object->version.size) {
                 what = "another size";
         } else if (object->version.size == 0) {
                 return REMOTE_SAME; /* there are no bytes of versions that could be mixed */
+        } else if (twice != NULL) {
+                what = text;
+                snprintf(text, sizeof(text), "two values of %s in one answer", twice);
         } else if (remote->etag != NULL && etag == NULL) {
                 what = text;
                 snprintf(text, sizeof(text), "no %s", word);
         } else if (remote->etag == NULL && etag != NULL) {
                 what = text;
                 snprintf(text, sizeof(text), "%s %s, which it had not", remote->dialect == &etags ? "an" : "a", word);
-        } else if (etag != NULL && !http_etag_same(remote->etag, etag)) {
+        } else if (etag != NULL && !http_etag_equal(remote->etag, etag)) {
                 what = text;
                 snprintf(text, sizeof(text), "another %s", word);
                 difference = REMOTE_OTHER_ETAG;
-        } else if (etag == NULL && !same_header(answer, "Last-Modified", remote->modified)) {
+        } else if (has_another_time(remote, answer) ||
+                   (etag == NULL && !same_header(answer, "Last-Modified", remote->modified))) {
                 what = "another Last-Modified";
         }
         if (what != NULL) {
@@ -245,7 +282,11 @@ static void make_unique(struct remote *remote)
 static int take_version(struct object *object, const struct http_answer *answer, struct error *error)
 {
         struct remote *remote = remote_of(object);
-        const char *etag = etag_of(remote, answer);
+        const char *etag = etag_of(remote, answer), *twice = contradiction(remote, answer);
+        if (twice != NULL)
+                return error_set(error, STREAMER_EFAILED,
+                                 "the server gives the object two values of %s in one answer (%s)", twice,
+                                 object->path);
         remote->etag = etag != NULL ? strdup(etag) : NULL;
         remote->modified = copy_header(answer, "Last-Modified");
         const char *encoding = encoding_of(remote, answer);

@@ -3,7 +3,9 @@
  * Objects that are read over HTTP(S), of any store, and the engine that reads them (http_engine.c).
  *
  * The version is the size and the ETag; if a server sends none, the size and the time of the last change. Every answer
- * is compared with it, and a strong ETag is sent with each request (If-Match).
+ * is compared with it, and a strong ETag is sent with each request (If-Match). An answer must have the same ETag, of
+ * the same strength, and no other time, but in a store whose ETags denote all bytes; it may leave the time out. An
+ * answer that contradicts itself is of no version.
  *
  * A version can be trusted if it has a strong ETag, or a time that was over when the answer was made (RFC
  * 9110, 8.8.2.2: within its second an object may change again). An object without such a version is identical with

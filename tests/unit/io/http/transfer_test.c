@@ -125,6 +125,14 @@ TEST(too_long_a_header_fails_the_answer)
                      "the server's answer has a header of more than 8192 bytes (the-object)");
 }
 
+/* The second line belongs to the ETag. */
+TEST(a_folded_header_fails_the_answer)
+{
+        text = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: \"1\"\r\n \"2\"\r\n\r\n";
+        FAILS_SAYING(error, http_fetch(http, &fetch, 1, &error), STREAMER_EFAILED,
+                     "the server's answer has a header of several lines (the-object)");
+}
+
 TEST(a_trailer_is_no_header)
 {
         text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: ETag\r\n\r\n"

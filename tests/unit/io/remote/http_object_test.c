@@ -83,7 +83,19 @@ static const struct {
         const char *first, *later, *what; /* NULL: the same */
 } versions[] = {
         {"ETag: \"1\"\r\n" JANUARY, "ETag: \"1\"\r\n" JANUARY, NULL},
-        {"ETag: \"1\"\r\n", "ETag: W/\"1\"\r\n", NULL},
+        {"ETag: \"1\"\r\n", "ETag: W/\"1\"\r\n", "another ETag"},
+        {"ETag: W/\"1\"\r\n", "ETag: \"1\"\r\n", "another ETag"},
+        {"ETag: W/\"1\"\r\n" JANUARY, "ETag: W/\"1\"\r\n" JANUARY, NULL},
+        {"ETag: W/\"1\"\r\n" JANUARY, "ETag: W/\"1\"\r\n" FEBRUARY, "another Last-Modified"},
+        {"ETag: \"1\"\r\n" JANUARY, "ETag: \"1\"\r\n" FEBRUARY, "another Last-Modified"},
+        {"ETag: \"1\"\r\n" JANUARY, "ETag: \"1\"\r\n", NULL}, /* left out of the answer to a range */
+        {"ETag: \"1\"\r\n", "ETag: \"1\"\r\n" JANUARY, NULL},
+        {"ETag: \"1\"\r\n", "ETag: \"1\"\r\nETag: \"2\"\r\n", "two values of ETag in one answer"},
+        {"ETag: \"1\"\r\n", "ETag: \"2\"\r\nETag: \"1\"\r\n", "two values of ETag in one answer"},
+        {"ETag: \"1\"\r\n", "ETag: \"1\"\r\nETag: W/\"1\"\r\n", "two values of ETag in one answer"},
+        {"ETag: \"1\"\r\n", "ETag: \"1\"\r\nETag: \"1\"\r\n", NULL},
+        {"ETag: \"1\"\r\n", "ETag: \"1\"\r\n" JANUARY FEBRUARY, "two values of Last-Modified in one answer"},
+        {"ETag: \"1\"\r\n", "ETag: \"1\", \"2\"\r\n", "another ETag"},
         {"ETag: \"1\"\r\n", "ETag: 1\r\n", NULL},
         {"ETag: \"1\"\r\n", "ETag: \"2\"\r\n", "another ETag"},
         {"ETag: \"1\"\r\n" JANUARY, JANUARY, "no ETag"},
@@ -115,6 +127,28 @@ TEST(the_last_check_compares_as_well, EACH(versions))
         open_object(NULL);
         FAILS_WITH(error, object_check_versions(&one, 1, &error), versions[_i].what != NULL ? STREAMER_EFAILED : 0,
                    versions[_i].what ?: "");
+}
+
+static const char *const contradictions[] = {"ETag: \"1\"\r\nETag: \"2\"\r\n", "ETag: \"1\"\r\n" JANUARY FEBRUARY};
+
+TEST(an_object_whose_first_answer_contradicts_itself_is_not_opened, EACH(contradictions))
+{
+        static const char *const names[] = {"ETag", "Last-Modified"};
+        first = contradictions[_i];
+        FAILS_SAYING(error,
+                     object_http_open(http, &(struct object_url){.url = server.url, .shown = "the-object"}, 1, &object,
+                                      &error),
+                     STREAMER_EFAILED,
+                     format_text("the server gives the object two values of %s in one answer (the-object)", names[_i]));
+}
+
+/* Copies of an object in a store may have been written at other times. */
+TEST(in_a_store_a_strong_etag_decides_alone)
+{
+        first = "ETag: \"1\"\r\n" JANUARY;
+        later = "ETag: \"1\"\r\n" FEBRUARY;
+        open_object(&(struct object_url){.atomic = true});
+        ck_assert_msg(read_more() == 0, "%s", error.text);
 }
 
 TEST(two_etags_in_turn_are_named)
