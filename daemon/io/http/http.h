@@ -84,6 +84,7 @@ struct http_request {
         struct http_access *access; /* NULL: no credentials */
         bool plain_ok;              /* plain http is permitted (metadata services) */
         bool direct;                /* not by the environment's proxy */
+        bool has_private_query;     /* the URL's was given by a user, and may be a secret */
 };
 
 struct http_answer {

@@ -526,10 +526,36 @@ static bool is_retried(const struct http_transfer *t)
                (t->answer.status == 416 && r->len > 0 && r->offset + r->len <= r->size);
 }
 
+static const char *query_of(const char *url)
+{
+        const char *query = url != NULL ? strchr(url, '?') : NULL;
+        return query != NULL ? query + 1 : NULL;
+}
+
+/* What is said of a refusal is read by others than the one whose request it was. A redirect's query is its server's, of
+ * the request's own only a user's, and of what authorize() adds only a signature: others are the daemon's. */
+static void remove_secrets(struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        bool own = t->url == NULL || strcmp(t->url, r->url) == 0;
+        cleanup_free char *added = t->sent.query != NULL ? format_new("?%s", t->sent.query) : NULL;
+        bool is_signed = added != NULL ? http_url_is_signed(added) : t->sent.query != NULL; /* no memory */
+        const char *queries[] = {r->has_private_query || http_url_is_signed(r->url) ? query_of(r->url) : NULL,
+                                 own ? NULL : query_of(t->url), is_signed ? t->sent.query : NULL};
+        http_quote(t->reason, queries, ARRAY_SIZE(queries));
+        if (t->answer.body != NULL) {
+                http_quote(t->answer.body, queries, ARRAY_SIZE(queries));
+                t->answer.body_len = strlen(t->answer.body);
+        }
+        for (struct curl_slist *line = t->answer.headers.lines; line != NULL; line = line->next)
+                http_quote(line->data, queries, ARRAY_SIZE(queries));
+}
+
 static enum http_outcome describe_refusal(struct http_transfer *t)
 {
         int status = t->answer.status;
         char excerpt[256] = "";
+        remove_secrets(t);
         if (t->answer.body != NULL)
                 http_excerpt(excerpt, sizeof(excerpt), t->answer.body);
         bool more = excerpt[0] != '\0' && strcasecmp(excerpt, t->reason) != 0;

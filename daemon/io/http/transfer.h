@@ -162,6 +162,10 @@ bool http_status_retry(int status); /* 408, 421, 425, 429, 5xx but not 501 and 5
 /* One line of an answer's body: the title of a page, or the text's beginning. */
 void http_excerpt(char *out, size_t size, const char *body);
 
+/* What a server says, in place: without the queries of URLs, and without the values of these ("a=1&b=2"; NULL: none),
+ * in whatever encoding. */
+void http_quote(char *text, const char *const *queries, size_t n);
+
 /* The pause before another try. Full jitter: anything from 0 to backoff x 2^(tries made - 1), or the server's
  * Retry-After and a little more; at most retry_after_ns. `draw` is a random number. `broken`: the connection broke
  * after it sent bytes, which says little about the server, which may have ended a process or lost a route: it is

@@ -69,7 +69,8 @@ void remote_request(const struct object *object, uint64_t offset, uint64_t len, 
                                          .size = object->version.size,
                                          .if_match = condition(remote),
                                          .match_parameter = remote->dialect->parameter,
-                                         .access = remote->access};
+                                         .access = remote->access,
+                                         .has_private_query = true};
 }
 
 char *remote_redirect_url(const struct object *object)

@@ -177,11 +177,12 @@ static const struct {
 
 TEST(a_refusal_fails_at_once_with_the_servers_message, EACH(statuses))
 {
-        const char *said = "<html><title>No\x1b[31m way</title></html>";
+        const char *said = "<html><title>No\x1b[31m way to /m.safetensors?key=the-secret-query</title></html>";
         proxy_rule(&proxy,
                    &(struct proxy_rule){
                            .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .status = statuses[_i].status, .text = said});
-        assert_fails(through("/m.safetensors?key=the-secret-query"), statuses[_i].code, "No\\x1b[31m way");
+        assert_fails(through("/m.safetensors?key=the-secret-query"), statuses[_i].code,
+                     "No\\x1b[31m way to /m.safetensors (");
         ck_assert_uint_eq(proxy.seen[PROXY_OPENINGS], 1);
         ck_assert_msg(strstr(log_text(), "the-secret-query") == NULL, "%s", log_text());
 }

@@ -133,6 +133,36 @@ TEST(a_folded_header_fails_the_answer)
                      "the server's answer has a header of several lines (the-object)");
 }
 
+/* ---- refusals ---- */
+
+/* Of the request, of a redirect's target, and in the words of the status. */
+TEST(a_refusal_is_quoted_without_the_queries_that_it_repeats)
+{
+        char *refusal = format_text("HTTP/1.1 404 no /y?sig=HOPSECRET\r\nContent-Length: 59\r\n\r\n"
+                                    "<Error>/y?sig=HOPSECRET of S3CRET, HOPSECRET</Error>       ");
+        char *answers[] = {format_text("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nConnection: close\r\n"
+                                       "Location: /y?sig=HOPSECRET\r\n\r\n"),
+                           refusal};
+        texts = answers;
+        fetch.request.url = format_text("http://127.0.0.1:%u/x?q=S3CRET", port);
+        fetch.request.has_private_query = true;
+        FAILS_SAYING(error, http_fetch(http, &fetch, 1, &error), STREAMER_ENOENT,
+                     "the server answers 404 no /y: <Error>/y of ..., ...</Error> (the-object)");
+}
+
+/* The daemon's own questions are no secrets, but for a signature. */
+TEST(a_refusal_names_what_the_daemon_asked_for)
+{
+        text = "HTTP/1.1 404 Not Found\r\nContent-Length: 47\r\n\r\nno container of that name, says SIGNEDSIGNED..\n\n";
+        fetch.request.url = format_text("http://127.0.0.1:%u/x?restype=container", port);
+        FAILS_SAYING(error, http_fetch(http, &fetch, 1, &error), STREAMER_ENOENT,
+                     "the server answers 404 Not Found: no container of that name, says SIGNEDSIGNED.. (the-object)");
+        http_fetch_deinit(&fetch);
+        fetch.request.url = format_text("http://127.0.0.1:%u/x?sv=1&sig=SIGNEDSIGNED", port);
+        FAILS_SAYING(error, http_fetch(http, &fetch, 1, &error), STREAMER_ENOENT,
+                     "the server answers 404 Not Found: no container of that name, says ..... (the-object)");
+}
+
 TEST(a_trailer_is_no_header)
 {
         text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: ETag\r\n\r\n"
