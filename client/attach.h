@@ -60,7 +60,7 @@ extern const struct handle_kind handle_kind_memfd;
 extern const struct handle_kind handle_kind_cuda_ipc;
 extern const struct handle_kind handle_kind_cuda_vmm_fd;
 
-/* Maps `size` bytes of a descriptor, which must be that large; *map is NULL for 0 bytes. */
+/* Maps `size` bytes of a descriptor, which must be that large, and stay so; *map is NULL for 0 bytes. */
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,
            struct fault *fault);
 

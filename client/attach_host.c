@@ -4,13 +4,15 @@
  * application asked for memory of its own, at multiples of a huge page if possible: elsewhere the kernel maps small
  * pages, whatever the memory has. Nothing is populated: a page is mapped when it is first
  * read, so that an attach costs the same for every size. A descriptor that is smaller than the
- * daemon says would fault under the application's hands later; it is refused here.
+ * daemon says would fault under the application's hands later, and so would one that is made
+ * smaller: both are refused here. A daemon seals all that it hands out against shrinking.
  */
 #include "client/attach.h"
 #include "client/fault.h"
 #include "streamer/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <string.h>
@@ -38,6 +40,16 @@ static void *aligned_hint(uint64_t size)
         return p + (huge - (uintptr_t)p % huge) % huge;
 }
 
+/* Other files than memfds have no seals, and can always be cut. */
+static int check_sealed(int fd, const char *what, struct fault *fault)
+{
+        int seals = fcntl(fd, F_GET_SEALS);
+        if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0)
+                return 0;
+        return fault_set(fault, STREAMER_EPROTO, "%s: the daemon sent memory that is not sealed against shrinking",
+                         what);
+}
+
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,
            struct fault *fault)
 {
@@ -53,8 +65,9 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
                 return fault_set(fault, STREAMER_ECORRUPT,
                                  "%s: %" PRIu64 " bytes were announced, %" PRIu64 " are there", what, size,
                                  (uint64_t)st.st_size);
-        if (size == 0)
-                return 0;
+        int rc = check_sealed(fd, what, fault);
+        if (rc != 0 || size == 0)
+                return rc;
         void *hint = size >= huge_page() ? aligned_hint(size) : NULL;
         void *p = mmap(hint, (size_t)size, prot, flags, fd, (off_t)offset);
         if (p == MAP_FAILED)
@@ -96,6 +109,9 @@ static void memfd_unmap(struct mapping *mapping)
 static int memfd_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         bool writable = !fd_is_hugetlb(reading);
+        int rc = check_sealed(reading, "publish", fault);
+        if (rc != 0)
+                return rc;
         void *p = mmap(mapping->map, mapping->map_size, PROT_READ | (writable ? PROT_WRITE : 0),
                        MAP_FIXED | (writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED), reading, 0);
         if (p == MAP_FAILED)

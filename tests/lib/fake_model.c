@@ -7,6 +7,8 @@
 
 #include "daemon/base/util.h"
 
+#include <fcntl.h>
+
 enum { FD_MANIFEST, FD_SEGMENT, FD_ARRIVAL };
 
 #define N 3
@@ -15,8 +17,9 @@ enum { FD_MANIFEST, FD_SEGMENT, FD_ARRIVAL };
 
 static void *make(int *fd, size_t size)
 {
-        *fd = must(memfd_create("test", MFD_CLOEXEC));
+        *fd = must(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
         must(ftruncate(*fd, (off_t)size));
+        must(fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK));
         void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
         if (p == MAP_FAILED)
                 die_errno("mmap");

@@ -4,6 +4,10 @@
  */
 #include "tests/unit/client_fixture.h"
 
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+
 /* ---- while it loads ---- */
 
 CLIENT_FIXTURE();
@@ -104,6 +108,44 @@ TEST(an_invalid_reply_fails_the_attach, EACH(invalid))
                 invalid[_i].damage();
         client = fake_connect(&fake, SERVE);
         FAILS(client, streamer_attach(client, "m", NULL, &lease), invalid[_i].code, invalid[_i].text);
+}
+
+static int unsealed(int sealed)
+{
+        struct stat st;
+        must(fstat(sealed, &st));
+        int fd = must(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+        must(ftruncate(fd, st.st_size));
+        must(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW));
+        ck_assert_int_eq(sendfile(fd, sealed, &(off_t){0}, (size_t)st.st_size), st.st_size);
+        return fd;
+}
+
+static int ordinary_file(int sealed)
+{
+        struct stat st;
+        must(fstat(sealed, &st));
+        int fd = must(open(suite_path("file-%d", (int)getpid()), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+        must(ftruncate(fd, st.st_size));
+        ck_assert_int_eq(sendfile(fd, sealed, &(off_t){0}, (size_t)st.st_size), st.st_size);
+        return fd;
+}
+
+static const struct {
+        const char *what; /* as it is numbered in the reply */
+        int (*instead)(int sealed);
+} cuttable[] = {{"manifest", unsealed},      {"segment", unsealed},      {"arrival log", unsealed},
+                {"manifest", ordinary_file}, {"segment", ordinary_file}, {"arrival log", ordinary_file}};
+
+/* Once it is mapped, a daemon could make it smaller, and reading it would end this process. */
+TEST(memory_that_can_be_cut_is_not_mapped, EACH(cuttable))
+{
+        int *fd = &m.fds[_i % 3];
+        m.loading = true;
+        *fd = cuttable[_i].instead(*fd);
+        client = fake_connect(&fake, SERVE);
+        FAILS(client, streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO,
+              format_text("%s: the daemon sent memory that is not sealed against shrinking", cuttable[_i].what));
 }
 
 TEST(a_corrupt_record_is_an_error_and_never_a_pointer)

@@ -215,6 +215,22 @@ static const struct {
         {enlarge_segment, "publish_commit: a segment is smaller than the manifest says"},
 };
 
+/* The descriptor for reading takes the place of the one that was written to. */
+TEST(memory_for_reading_that_can_be_cut_is_not_mapped)
+{
+        void *data;
+        must(ftruncate(m.fds[1], SEGMENT_BYTES));
+        m.fds[2] = must(memfd_create("unsealed", MFD_CLOEXEC));
+        must(ftruncate(m.fds[2], SEGMENT_BYTES));
+        streamer_publication *claim =
+                memory_of("hello\n" FIND BEGIN "> publish_segment claim=7\nwith 1 2\n"
+                          "< number=0 segment={kind=memfd size=1048576 fd=0} reading={fd=1}\n" ABORT);
+        ck_assert_int_eq(streamer_publish_storage(claim, 0, &data), 0);
+        FAILS(client, streamer_publish_commit(claim, &lease), STREAMER_EPROTO,
+              "publish: the daemon sent memory that is not sealed against shrinking");
+        streamer_publish_abort(claim);
+}
+
 TEST(a_commit_whose_manifest_is_of_other_memory_is_corrupt, EACH(manifests))
 {
         void *data;
