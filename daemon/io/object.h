@@ -72,6 +72,8 @@ struct object_ops {
         int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);
         /* Adds what distinguishes this version of this object from all others. */
         void (*identify)(const struct object *object, struct hash *hash);
+        /* The same of what its server says of this version, without its URL. NULL: it has none. */
+        void (*identify_answer)(const struct object *object, struct hash *hash);
         /* Where the version is weak: adds a sample of the object, whose source has so many objects. */
         int (*sample)(const struct object *object, size_t n_objects, struct hash *hash, struct error *error);
         /* False: its version cannot be trusted, or it is not for the disk cache. NULL: none of the kind is. */

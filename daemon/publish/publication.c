@@ -63,6 +63,7 @@ void base_probe_run(struct base_probe *probe, const struct sources *sources)
         probe->error = (struct error){0};
         if (source_open(&below, probe->source, false, &set, &probe->error) == 0) {
                 source_identity(&set, &probe->identity);
+                probe->has_answers = source_answers(&set, probe->answers);
                 source_identity_sample(&set, &probe->identity, &probe->error);
         }
         source_set_deinit(&set);

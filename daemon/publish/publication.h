@@ -37,6 +37,8 @@ struct base_probe {
         struct caller caller;
         struct source_roots *roots; /* a reference; NULL: the daemon's own */
         struct source_identity identity;
+        bool has_answers;
+        unsigned char answers[DIGEST_SIZE]; /* of a source with a URL (source_answers) */
         struct error error;
 };
 /* STREAMER_ENOMEM. To be deinited in any case. */

@@ -126,6 +126,10 @@ static void put_pairs(const struct published *published, struct manifest_counts 
                 size_t len = source_has_query(base->source) ? strcspn(base->source, "?") : strlen(base->source);
                 put_text(PUBLISHED_BASE, base->source, len, counts, fill);
                 put_pair(PUBLISHED_BASE_IDENTITY, identity_text(&base->identity, text), counts, fill);
+                if (source_has_query(base->source) && base->has_answers) {
+                        hex_encode(hex, base->answers, DIGEST_SIZE);
+                        put_pair(PUBLISHED_BASE_ANSWERS, hex, counts, fill);
+                }
         }
         if (base->has_digest) {
                 hex_encode(hex, base->digest, DIGEST_SIZE);
@@ -150,11 +154,13 @@ static bool decode_digests(unsigned char *bytes, size_t max, const char *hex)
 static bool read_pairs(struct published *p, const struct manifest_view *manifest)
 {
         const char *source = manifest_metadata(manifest, PUBLISHED_BASE),
-                   *digest = manifest_metadata(manifest, PUBLISHED_BASE_DIGEST), *key, *value;
+                   *digest = manifest_metadata(manifest, PUBLISHED_BASE_DIGEST),
+                   *answers = manifest_metadata(manifest, PUBLISHED_BASE_ANSWERS), *key, *value;
         unsigned char identity[sizeof(struct source_identity)] = {0};
         p->base.has_digest = digest != NULL;
+        p->base.has_answers = p->base.query_lost = answers != NULL;
         if ((source != NULL && (p->base.source = strdup(source)) == NULL) ||
-            !decode_digests(p->base.digest, 1, digest) ||
+            !decode_digests(p->base.digest, 1, digest) || !decode_digests(p->base.answers, 1, answers) ||
             !decode_digests(identity, 2, manifest_metadata(manifest, PUBLISHED_BASE_IDENTITY)))
                 return false;
         memcpy(&p->base.identity, identity, sizeof(identity));

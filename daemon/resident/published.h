@@ -21,6 +21,11 @@
 struct published_base {
         char *source; /* canonical; NULL: none was named */
         struct source_identity identity;
+        /* Of a source with a query, which may be a secret and is not persisted: what its server says of the files, by
+         * which they are recognised without it. After a restart the source has lost it, and its identity is that of
+         * another URL. */
+        bool has_answers, query_lost;
+        unsigned char answers[DIGEST_SIZE];
         bool has_digest;
         unsigned char digest[DIGEST_SIZE]; /* of the model that was loaded from these files */
 };

@@ -139,6 +139,20 @@ void source_identity(const struct source_set *set, struct source_identity *out)
         hash_final(&hash, out->digest);
 }
 
+bool source_answers(const struct source_set *set, unsigned char digest[16])
+{
+        struct hash hash;
+        hash_init(&hash);
+        for (size_t i = 0; i < set->n_objects + (set->index.n_files > 0); i++) {
+                const struct object *object = i < set->n_objects ? &set->objects[i] : &set->index_object;
+                if (object->ops->identify_answer == NULL)
+                        return false;
+                object->ops->identify_answer(object, &hash);
+        }
+        hash_final(&hash, digest);
+        return true;
+}
+
 static bool is_weak(const struct object *object)
 {
         return object->ops != NULL && object->ops->sample != NULL && object->version.is_weak;

@@ -211,6 +211,9 @@ struct source_identity {
 };
 /* Without the sample. */
 void source_identity(const struct source_set *set, struct source_identity *out);
+/* What the servers say of the versions, whatever the URLs: that of two sources may be equal. False: not all objects
+ * have one. */
+bool source_answers(const struct source_set *set, unsigned char digest[16]);
 /* Has objects whose version is weak: without a sample its identity may be equal to that of another version. */
 bool source_is_weak(const struct source_set *set);
 /* Adds the sample, if the source is weak. Reads files. */

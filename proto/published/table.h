@@ -37,6 +37,7 @@
 #define PUBLISHED_BASE "streamerd.base"                   /* its source */
 #define PUBLISHED_BASE_DIGEST "streamerd.base_digest"     /* its digest, where it is known */
 #define PUBLISHED_BASE_IDENTITY "streamerd.base_identity" /* of its files */
+#define PUBLISHED_BASE_ANSWERS "streamerd.base_answers"   /* of a URL with a query: of its files' versions alone */
 #define PUBLISHED_KEY "streamerd.key."                    /* and the name of a field */
 
 struct published_header {

@@ -505,12 +505,12 @@ static int http_check_versions(const struct object *const *objects, size_t n, st
         return fetch_and_check(fetches, n_fetches, error);
 }
 
-static void http_identify(const struct object *object, struct hash *hash)
+/* `url`: NULL: without it. */
+static void hash_version(const struct object *object, const char *url, struct hash *hash)
 {
         const struct remote *remote = remote_of(object);
         const uint64_t size = htole64(object->version.size);
-        cleanup_free char *url = http_url_without_signature(remote->url); /* no memory: it is another object */
-        const char *texts[] = {url ?: remote->url, remote->etag ?: remote->listed_etag ?: "", remote->modified ?: "",
+        const char *texts[] = {url, remote->etag ?: remote->listed_etag ?: "", remote->modified ?: "",
                                remote->etag == NULL ? remote->listed_time : NULL};
         hash_update(hash, &size, sizeof(size));
         for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
@@ -518,6 +518,18 @@ static void http_identify(const struct object *object, struct hash *hash)
                         hash_update(hash, texts[i], strlen(texts[i]) + 1);
         if (remote->is_unique)
                 hash_update(hash, remote->unique, sizeof(remote->unique));
+}
+
+static void http_identify(const struct object *object, struct hash *hash)
+{
+        const struct remote *remote = remote_of(object);
+        cleanup_free char *url = http_url_without_signature(remote->url); /* no memory: it is another object */
+        hash_version(object, url ?: remote->url, hash);
+}
+
+static void http_identify_answer(const struct object *object, struct hash *hash)
+{
+        hash_version(object, NULL, hash);
 }
 
 static int http_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
@@ -569,6 +581,7 @@ const struct object_ops object_http_ops = {
         .read_ranges = http_read_ranges,
         .check_versions = http_check_versions,
         .identify = http_identify,
+        .identify_answer = http_identify_answer,
         .label = http_label,
         .deinit = http_deinit,
 };

@@ -5,6 +5,7 @@
  */
 #include "tests/integration/published_fixture.h"
 
+#include "tests/lib/endpoint.h"
 #include "tests/lib/managed_daemon.h"
 
 static void setup(void)
@@ -94,6 +95,79 @@ TEST(a_model_that_is_made_of_tensors_survives_as_such, .to = 2)
         streamer_publish_abort(p);
         streamer_detach(second);
         streamer_detach(first);
+}
+
+/* ---- a base whose URL has a query, which is not persisted ---- */
+
+static char *base_bytes;
+static size_t base_size;
+static _Atomic bool needs_query, base_has_changed;
+
+static void answer_base(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        if (needs_query && strstr(request->path, "x=1") == NULL) {
+                reply->status = 404;
+                return;
+        }
+        reply->headers = format_text("ETag: \"%d\"\r\n", base_has_changed ? 2 : 1);
+        endpoint_range(request, reply, base_bytes, base_size);
+}
+
+/* The client that does not name the base, and the one that does. */
+static streamer_publish_opts unnamed;
+
+static void publish_of_a_url(void)
+{
+        static struct endpoint web = {.answer = answer_base};
+        base_bytes = file_read(managed_file(), &base_size);
+        endpoint_start(&web);
+        unnamed = opts;
+        unnamed.base = NULL;
+        opts.base = format_text("%s/base.safetensors?x=1", web.url);
+        streamer_detach(publish_model(client, &opts, 1));
+        await_stored();
+}
+
+TEST(an_unchanged_base_is_recognised_without_its_query, .to = 2)
+{
+        publish_of_a_url();
+        for (int runs = 0; runs < 2; runs++) {
+                managed_restart_and_reconnect(_i);
+                json_decref(find(client, &unnamed, "hit", NULL));
+                json_decref(find(client, &opts, "hit", NULL));
+        }
+}
+
+/* That the server has nothing of this name does not say that the base is gone. */
+TEST(a_base_that_needs_its_query_is_checked_by_those_who_name_it, .to = 2)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        needs_query = true;
+        publish_of_a_url();
+        managed_restart_and_reconnect(_i);
+        fails(client, STREAMER_ENOENT,
+              "tiny: its base cannot be checked: the query of its URL is not persisted, and without it: ",
+              streamer_publish_find(client, &unnamed, &found, NULL));
+        json_decref(find(client, &opts, "hit", NULL));
+        ck_assert_str_eq(client_state(client, "tiny"), "ready");
+}
+
+/* A claim for the base as it is now replaces it. */
+TEST(a_base_that_has_changed_does_not_match_without_its_query, .to = 2)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        publish_of_a_url();
+        managed_restart_and_reconnect(_i);
+        base_has_changed = true;
+        fails(client, STREAMER_EFAILED,
+              "tiny: its base cannot be checked: the query of its URL is not persisted, and without it the server "
+              "gives "
+              "another version (",
+              streamer_publish_find(client, &unnamed, &found, NULL));
+        json_decref(find(client, &opts, "mismatch", NULL));
+        streamer_detach(commit_model(client, claim_of(client, &opts, "mismatch"), 2));
+        json_decref(find(client, &opts, "hit", NULL));
+        json_decref(find(client, &unnamed, "hit", NULL));
 }
 
 /* The publisher's own lease, which is writable for it alone. */

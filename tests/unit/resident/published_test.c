@@ -44,11 +44,22 @@ TEST(the_digest_of_the_base_is_read)
         ck_assert_int_eq(published->base.digest[15], 0xff);
 }
 
+TEST(the_answers_of_a_base_are_read_where_its_query_is_lost)
+{
+        struct published *published;
+        ck_assert_int_eq(read_pair(&published, PUBLISHED_BASE_ANSWERS, HEX), 0);
+        ck_assert(published->base.has_answers && published->base.query_lost);
+        ck_assert_int_eq(published->base.answers[15], 0xff);
+        ck_assert_int_eq(read_pair(&published, PUBLISHED_BASE, "https://host/m.safetensors"), 0);
+        ck_assert(!published->base.has_answers && !published->base.query_lost);
+}
+
 static const char *const damaged[][2] = {
         {PUBLISHED_KEY, "2.6.0"},
         {PUBLISHED_BASE_DIGEST, "0011"},
         {PUBLISHED_BASE_DIGEST, "x0112233445566778899aabbccddeeff"},
         {PUBLISHED_BASE_IDENTITY, HEX "00"},
+        {PUBLISHED_BASE_ANSWERS, "0011"},
 };
 
 TEST(a_damaged_pair_is_refused, EACH(damaged))

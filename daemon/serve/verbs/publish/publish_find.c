@@ -82,7 +82,7 @@ static bool replaces(const struct generation *g, const struct generation *publis
 {
         const struct published_base *base = &published->published->base;
         return g->published == NULL && g->has_identity && g->number > published->number && base->source != NULL &&
-               strcmp(g->source, base->source) == 0 &&
+               !base->query_lost && strcmp(g->source, base->source) == 0 &&
                memcmp(&g->identity, &base->identity, sizeof(base->identity)) != 0;
 }
 
@@ -140,7 +140,7 @@ static bool same_base(const struct publish_find *find, const struct published_ba
         if (have->source == NULL)
                 return false;
         if (find->by_text)
-                return strcmp(have->source, want->source) == 0;
+                return !have->query_lost && strcmp(have->source, want->source) == 0;
         if (memcmp(&have->identity, &want->identity, sizeof(have->identity)) == 0)
                 return true;
         return have->has_digest && want->has_digest && memcmp(have->digest, want->digest, DIGEST_SIZE) == 0;
@@ -159,6 +159,31 @@ static void compare(const struct publish_find *find, const struct generation *g,
         published_key_differs(g->published, find->want, add_difference, differences);
 }
 
+/* Of a base whose query is not known any more: whether the client's answers the question which base is meant, or the
+ * server says without the query what it said with it. Else the base may have changed, or not. */
+static int check_base_without_query(const struct publish_find *find, const struct generation *g, struct error *error)
+{
+        const struct base_probe *probe = &find->probes[BASE_RECORDED];
+        const struct published_base *base = &g->published->base;
+        char shown[REDACTED_SOURCE];
+        require(base->query_lost && base->has_answers);
+        bool is_same = probe->error.code == 0 && probe->has_answers &&
+                       memcmp(probe->answers, base->answers, sizeof(base->answers)) == 0;
+        if (is_same || (find->want->base.source != NULL && !find->by_text))
+                return 0;
+        redact_source(shown, base->source);
+        if (probe->error.code != 0)
+                return error_set(
+                        error, probe->error.code,
+                        "%s: its base cannot be checked: the query of its URL is not persisted, and without it: "
+                        "%s",
+                        generation_name(g), probe->error.text);
+        return error_set(error, STREAMER_EFAILED,
+                         "%s: its base cannot be checked: the query of its URL is not persisted, and without it the "
+                         "server gives another version (%s)",
+                         generation_name(g), shown);
+}
+
 /* Whether the base of this model has changed since. If it has not, it can be compared with the one that the client
  * names; or an error. */
 static int check_base(const struct publish_find *find, const struct generation *g, bool *stale, struct error *error)
@@ -166,13 +191,17 @@ static int check_base(const struct publish_find *find, const struct generation *
         const struct base_probe *probe = &find->probes[BASE_RECORDED];
         const struct published_base *base = &g->published->base;
         const struct conn *conn = find->task.deferred.session->conn;
-        *stale = base->source != NULL && probe->error.code == STREAMER_ENOENT;
+        int r = base->query_lost ? check_base_without_query(find, g, error) : 0;
+        if (r < 0)
+                return r;
+        *stale = base->source != NULL && !base->query_lost && probe->error.code == STREAMER_ENOENT;
         if (*stale)
                 return 0;
-        if (base->source != NULL && probe->error.code != 0)
+        if (base->source != NULL && !base->query_lost && probe->error.code != 0)
                 return error_set(error, probe->error.code, "%s: its base cannot be checked: %s", generation_name(g),
                                  probe->error.text);
-        *stale = base->source != NULL && memcmp(&probe->identity, &base->identity, sizeof(probe->identity)) != 0;
+        *stale = base->source != NULL && !base->query_lost &&
+                 memcmp(&probe->identity, &base->identity, sizeof(probe->identity)) != 0;
         if (*stale || !find->by_text || same_base(find, base))
                 return 0;
         const struct role_grant grant = access_grant(find->task.server, conn);
@@ -383,6 +412,8 @@ static int take_named(struct publish_find *find, struct error *error)
                                  base_model);
         const struct generation *loaded = loaded_from(find->task.server->resident, &probe->identity);
         base->identity = probe->identity;
+        base->has_answers = probe->has_answers;
+        memcpy(base->answers, probe->answers, sizeof(base->answers));
         base->has_digest = loaded != NULL;
         if (loaded != NULL && find->encryption == NULL)
                 find->encryption = encryption_ref(loaded->encryption);
