@@ -40,12 +40,15 @@ static void *aligned_hint(uint64_t size)
         return p + (huge - (uintptr_t)p % huge) % huge;
 }
 
-/* Other files than memfds have no seals, and can always be cut. */
-static int check_sealed(int fd, const char *what, struct fault *fault)
+/* Other files than memfds have no seals (EINVAL), and can always be cut. */
+static int check_sealed(int fd, uint64_t size, const char *what, struct fault *fault)
 {
         int seals = fcntl(fd, F_GET_SEALS);
         if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0)
                 return 0;
+        if (seals < 0 && errno != EINVAL)
+                return fault_set(fault, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,
+                                 strerror(errno));
         return fault_set(fault, STREAMER_EPROTO, "%s: the daemon sent memory that is not sealed against shrinking",
                          what);
 }
@@ -65,7 +68,7 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
                 return fault_set(fault, STREAMER_ECORRUPT,
                                  "%s: %" PRIu64 " bytes were announced, %" PRIu64 " are there", what, size,
                                  (uint64_t)st.st_size);
-        int rc = check_sealed(fd, what, fault);
+        int rc = check_sealed(fd, size, what, fault);
         if (rc != 0 || size == 0)
                 return rc;
         void *hint = size >= huge_page() ? aligned_hint(size) : NULL;
@@ -109,7 +112,7 @@ static void memfd_unmap(struct mapping *mapping)
 static int memfd_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         bool writable = !fd_is_hugetlb(reading);
-        int rc = check_sealed(reading, "publish", fault);
+        int rc = check_sealed(reading, mapping->map_size, "publish", fault);
         if (rc != 0)
                 return rc;
         void *p = mmap(mapping->map, mapping->map_size, PROT_READ | (writable ? PROT_WRITE : 0),
