@@ -213,7 +213,7 @@ static void row_state_file(const struct bench *b, const char *path, unsigned mod
         cleanup_free char *folder = format_text("%s/state", b->folder);
         cleanup_free char *more = format_text("state: %s\n" LIMITS, folder);
         must(mkdir(folder, 0700));
-        must(chmod(folder, 0777)); /* of whoever the daemon runs as */
+        must(chmod(folder, 0777)); /* for the user that the daemon runs as */
         bench_daemon_start(&bd, b, "4k", more);
         load_small(&bd, path, 0, 1);
         double one = change_us(&bd, 1);

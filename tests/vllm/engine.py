@@ -80,8 +80,8 @@ class Loads:
     """Time that load_weights() of any loader takes, and what this package's loader logs.
 
     Where `whole` is set: of load_model(), which builds the model and post-processes its weights, too, and of its parts: the
-    time, the time of processors, and the peak of memory over that at its begin; and the memory that the process has more when
-    each page of the weights has been read.
+    wall time, the CPU time, and the peak of memory above that at its start; and by how much the process's memory has grown
+    once each page of the weights has been read.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ Printed are medians and ranges of
 
     the time of load_model() (building, weights, post-processing) of the second, of the first's without publishing  <= 0.03
     the second's anonymous and its dirty memory when it has read each page of the weights, over before              <= 16 MiB
-    the time of the proof, and its time of processors, of those of the first's load_model() without publishing      <= 0.5
+    the wall time and the CPU time of the proof, of those of the first's load_model() without publishing              <= 0.5
     the peak of the first's memory during the proof, over before                                 <= a layer and 5 % of the model
 """
 

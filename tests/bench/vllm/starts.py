@@ -3,8 +3,8 @@
 
 An engine compiles for a random Llama of 4 small layers. Then engines start in turn, each in a process of its own, with the
 model resident: with the folder of the first as its cache and without artifacts; with an empty folder, and what the first has
-compiled in the daemon. All give the same tokens. Printed are, of both, from the process's start to its first tokens, the time
-and the time of processors, and their ratios (medians and ranges)                                               <= 1.15
+compiled in the daemon. All give the same tokens. Printed are the wall time and the CPU time of both, from the process's start
+to its first tokens, and their ratios (medians and ranges)                                                      <= 1.15
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(pid: int) -> float:
-    """Of a process, and of those of its children that have ended."""
+    """CPU time of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / TICKS
 
