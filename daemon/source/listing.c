@@ -126,14 +126,16 @@ int listing_report(const struct listing *list, struct source_set *set, struct er
         return r;
 }
 
-/* ---- sets: X-0000i-of-0000n ---- */
+/* ---- sets: X-0000i-of-0000n, with any digits, and with '_' or '.' for any '-' ---- */
 
 #define DIGITS_MAX 9
 
 struct part {
-        size_t stem; /* length of X, which is the whole stem of a name that is of no set */
+        size_t stem;   /* length of X, which is the whole stem of a name that is of no set */
+        size_t prefix; /* the same with the separator behind it */
         unsigned long i, n;
         int digits;     /* of i; 0: of no set */
+        bool padded;    /* i begins with 0, so all of the set have as many digits */
         const char *of; /* the text from "-of-" on */
 };
 
@@ -145,39 +147,60 @@ static size_t digits_before(const char *text, size_t end)
         return n;
 }
 
-static struct part part_of(const char *name)
+static bool is_separator(char c)
+{
+        return c == '-' || c == '_' || c == '.';
+}
+
+static bool ends_with_of(const char *name, size_t end)
 {
         static const char of[] = "-of-";
+        const char *text = name + end - strlen(of);
+        return end >= strlen(of) && is_separator(text[0]) && memcmp(text + 1, "of", 2) == 0 && is_separator(text[3]);
+}
+
+static struct part part_of(const char *name)
+{
         size_t end = source_stem_len(name, strlen(name));
         struct part none = {.stem = end}, part;
         size_t digits = digits_before(name, end), at = end - digits;
-        if (digits == 0 || digits > DIGITS_MAX || !source_ends_with(name, at, of))
+        if (digits == 0 || digits > DIGITS_MAX || !ends_with_of(name, at))
                 return none;
-        at -= strlen(of);
+        part.n = strtoul(name + at, NULL, 10);
+        at -= strlen("-of-");
         part.of = name + at;
-        part.n = strtoul(part.of + strlen(of), NULL, 10);
         digits = digits_before(name, at);
         at -= digits;
-        if (digits == 0 || digits > DIGITS_MAX || at < 2 || name[at - 1] != '-')
+        if (digits == 0 || digits > DIGITS_MAX || at < 2 || !is_separator(name[at - 1]))
                 return none;
         part.digits = (int)digits;
+        part.padded = name[at] == '0';
         part.i = strtoul(name + at, NULL, 10);
+        part.prefix = at;
         part.stem = at - 1;
         return part.i <= part.n ? part : none;
 }
 
-/* The file i of the set to which `name` belongs. NULL: no memory. */
-static char *name_in_set(const char *name, const struct part *part, unsigned long i)
+/* The file i of the set to which `name` belongs, with so many digits. NULL: no memory. */
+static char *name_in_set(const char *name, const struct part *part, unsigned long i, int digits)
 {
-        return format_new("%.*s-%0*lu%s", (int)part->stem, name, part->digits, i, part->of);
+        return format_new("%.*s%0*lu%s", (int)part->prefix, name, digits, i, part->of);
+}
+
+static int is_listed(const struct listing *list, const char *name, const struct part *part, unsigned long i, int digits,
+                     struct error *error)
+{
+        cleanup_free char *other = name_in_set(name, part, i, digits);
+        return other != NULL ? listing_find(list, other) != NULL : error_no_memory(error);
 }
 
 /* 1: it is listed; 0: it is not; or STREAMER_ENOMEM. */
 static int set_has(const struct listing *list, const char *name, const struct part *part, unsigned long i,
                    struct error *error)
 {
-        cleanup_free char *other = name_in_set(name, part, i);
-        return other != NULL ? listing_find(list, other) != NULL : error_no_memory(error);
+        int r = is_listed(list, name, part, i, part->digits, error);
+        bool may_be_shorter = r == 0 && !part->padded; /* "9" before "10" */
+        return may_be_shorter ? is_listed(list, name, part, i, 1, error) : r;
 }
 
 /* Has the file before it, and the one after it. A set counts from 1, or from 0. */
@@ -196,7 +219,7 @@ static int check_neighbours(const struct listing *list, const char *name, struct
         }
         if (r != 0)
                 return r < 0 ? r : 0;
-        cleanup_free char *other = name_in_set(name, &part, missing);
+        cleanup_free char *other = name_in_set(name, &part, missing, part.digits);
         return other == NULL ? error_no_memory(error)
                              : error_set(error, STREAMER_EFAILED, "%s is missing: an incomplete download? (%s)", other,
                                          list->shown);

@@ -47,7 +47,7 @@ int listing_add(struct listing *list, const char *name, uint64_t bytes, const ch
 /* Whether listing_add() would, as far as the name tells. */
 bool listing_takes(const struct listing *list, const char *name);
 /* Of a list of weights, chooses the index, or the files of the model. STREAMER_ENOENT: "no safetensors files WHERE".
- * STREAMER_EFAILED: a file of a set "-0000i-of-0000n" is missing. */
+ * STREAMER_EFAILED: a file of a set "-0000i-of-0000n" (or "_0000i_of_0000n") is missing. */
 int listing_choose(struct listing *list, const char *where, struct error *error);
 /* The chosen index names these files: leaves out the others. An index of which no file exists beside a
  * model.safetensors is left from another download: that file is the model, and list->index becomes NULL. */

@@ -189,6 +189,20 @@ static const struct {
          {"x-00001-of-00001.safetensors", "x-00001-of-00002.safetensors", "x-00002-of-00002.safetensors"},
          {NULL},
          NULL},
+        /* Separators and digits are as they are. */
+        {{"x_00001_of_00002.safetensors"}, {NULL}, {NULL}, "x_00002_of_00002.safetensors is missing"},
+        {{"x_00001-of-00002.safetensors"}, {NULL}, {NULL}, "x_00002-of-00002.safetensors is missing"},
+        {{"x.2.of.3.safetensors"}, {NULL}, {NULL}, "x.1.of.3.safetensors is missing"},
+        {{"x-001-of-2.safetensors"}, {NULL}, {NULL}, "x-002-of-2.safetensors is missing"},
+        {{"x_00001_of_00002.safetensors", "x_00002_of_00002.safetensors", "x.fp16_00001_of_00002.safetensors"},
+         {"x_00001_of_00002.safetensors", "x_00002_of_00002.safetensors"},
+         {"x.fp16_00001_of_00002.safetensors"},
+         NULL},
+        {{"x-10-of-10.safetensors", "x-8-of-10.safetensors", "x-9-of-10.safetensors"},
+         {NULL},
+         {NULL},
+         "x-7-of-10.safetensors is missing"},
+        {{"x-10-of-11.safetensors", "x-11-of-11.safetensors"}, {NULL}, {NULL}, "x-09-of-11.safetensors is missing"},
         {{"x-of-2.safetensors", "x-9-of-2.safetensors"}, {"x-9-of-2.safetensors", "x-of-2.safetensors"}, {NULL}, NULL},
 };
 
