@@ -59,13 +59,21 @@ int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enu
 
 #define AMOUNT_TEXT 24
 
-/* "12", or of bytes "1.5 GiB". */
-static void amount_text(char out[AMOUNT_TEXT], enum quota_slot slot, uint64_t amount)
+/* "12", or of bytes "1.5 GiB", or exactly "1610612736 B". */
+static void amount_text(char out[AMOUNT_TEXT], enum quota_slot slot, uint64_t amount, bool exact)
 {
-        if (slot == QUOTA_BYTES)
+        if (slot == QUOTA_BYTES && !exact)
                 size_text(out, amount);
         else
-                snprintf(out, AMOUNT_TEXT, "%" PRIu64, amount);
+                snprintf(out, AMOUNT_TEXT, "%" PRIu64 "%s", amount, slot == QUOTA_BYTES ? " B" : "");
+}
+
+/* What is held and what is needed exceed the most by so little that, each rounded by up to a twentieth, they would seem
+ * to fit. */
+static bool is_close(uint64_t held, uint64_t amount, uint64_t max)
+{
+        uint64_t sum = held + amount;
+        return sum >= held && sum - max < max / 8;
 }
 
 static int check_limit(uid_t uid, enum quota_slot slot, uint64_t held, uint64_t amount,
@@ -78,9 +86,10 @@ static int check_limit(uid_t uid, enum quota_slot slot, uint64_t held, uint64_t 
         snprintf(rule, sizeof(rule), "%s", limits->rule);
         if (limits->usual[slot])
                 snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
-        amount_text(has, slot, held);
-        amount_text(most, slot, max);
-        amount_text(needed, slot, amount);
+        bool exact = is_close(held, amount, max);
+        amount_text(has, slot, held, exact);
+        amount_text(most, slot, max, exact);
+        amount_text(needed, slot, amount, exact);
         if (amount > 1)
                 snprintf(more, sizeof(more), ", and %s more %s needed", needed, slot == QUOTA_BYTES ? "is" : "are");
         return error_set(error, STREAMER_ELIMIT, "uid %u has %s of %s %s%s (%s)", (unsigned)uid, has, most,

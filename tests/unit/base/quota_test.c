@@ -98,6 +98,26 @@ TEST(surplus_bytes_are_reported)
         ck_assert_int_eq(charge(5, &b, QUOTA_BYTES, 400), 0);
 }
 
+static const struct {
+        uint64_t held, more; /* in KiB */
+        const char *text;
+} sizes[] = {
+        {0, 12288, "has 0 B of 10.0 MiB of models it loaded, and 12.0 MiB more is needed"},
+        {0, 10244, "has 0 B of 10485760 B of models it loaded, and 10489856 B more is needed"},
+        {6144, 4100, "has 6291456 B of 10485760 B of models it loaded, and 4198400 B more is needed"},
+        {12288, 6144, "has 12.0 MiB of 10.0 MiB of models it loaded, and 6.0 MiB more is needed"},
+};
+
+TEST(sizes_are_exact_where_they_would_seem_to_fit, EACH(sizes))
+{
+        const struct quota_limits ten = {.max[QUOTA_BYTES] = UINT64_C(10) << 20, .rule = "access.roles[7]"};
+        struct quota_charge held = {.user = NULL}, more = {.user = NULL};
+        ck_assert_int_eq(quota_hold(&users, 5, &held, QUOTA_BYTES, sizes[_i].held << 10), 0);
+        FAILS_SAYING(error, quota_charge(&users, 5, &more, QUOTA_BYTES, sizes[_i].more << 10, &ten, &error),
+                     STREAMER_ELIMIT, format_text("uid 5 %s (access.roles[7])", sizes[_i].text));
+        quota_discharge(&held);
+}
+
 TEST(no_amount_overflows)
 {
         struct quota_charge a, b;
