@@ -17,7 +17,8 @@
 #include <fcntl.h>
 
 #define NAME_SIZE 32
-/* How long a manager that has read all so far is waited for, and one that has not: a message, or those of a model. */
+/* How long a manager that has read all so far is waited for, and one that has not, from when the loop asked for the
+ * messages of a model, or about processes: what was asked for before takes its part of that. */
 #define ANSWER_NS (UINT64_C(5) * 1000000000)
 #define HUNG_NS (UINT64_C(100) * 1000000)
 /* All that is sent before the loop runs. */
@@ -558,10 +559,11 @@ static void persisted_end(struct persisted *persisted)
 
 /* ---- the thread's messages ---- */
 
-static struct fdstore_limit limit_of(const struct persist *persist)
+static struct fdstore_limit limit_of(const struct persist *persist, uint64_t asked_ns)
 {
         uint64_t ns = persist->hangs ? HUNG_NS : ANSWER_NS;
-        return (struct fdstore_limit){.until_ns = now_ns() + ns, .end_ns = &persist->end_ns};
+        require(asked_ns > 0 && asked_ns <= now_ns());
+        return (struct fdstore_limit){.until_ns = asked_ns + ns, .end_ns = &persist->end_ns};
 }
 
 struct fdstore_limit persist_limit_start(struct persist *persist)
@@ -601,7 +603,7 @@ static void end_messages(struct persisted *persisted, int r, const struct fdstor
 static void remove_run(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
-        const struct fdstore_limit limit = limit_of(persisted->persist);
+        const struct fdstore_limit limit = limit_of(persisted->persist, persisted->removed_ns);
         int r = 0;
         for (unsigned part = 0; r == 0 && part < persisted->n_fds; part++)
                 r = send_part(persisted, part, -1, &limit);
@@ -622,11 +624,19 @@ void persisted_stored(struct persisted *persisted)
         generation_set_stored(persisted->generation, STORED_WHOLE);
 }
 
+/* What holds it up from now on is a part of what the manager may take. */
+static void want_removal(struct persisted *persisted)
+{
+        if (persisted->removed_ns == 0)
+                persisted->removed_ns = now_ns();
+}
+
 void persisted_remove(struct persisted *persisted)
 {
         if (persisted->generation != NULL)
                 generation_set_stored(persisted->generation, STORED_REMOVING);
         persisted->error = (struct error){0};
+        want_removal(persisted);
         work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, remove_run, remove_done);
 }
 
@@ -634,6 +644,7 @@ void persisted_remove(struct persisted *persisted)
  * generation. First the next run must not be led to it any more. */
 static void remove_stored(struct generation *generation)
 {
+        want_removal(generation->persisted);
         if (generation->stored != STORED_WHOLE || generation->n_fallbacks > 0)
                 return;
         persist_sync(generation->persisted->persist);
@@ -656,7 +667,7 @@ static void store_run(struct work *work)
         int r = 0;
         if (commit_record_write(&persisted->details, &persisted->generation->manifest, &fd, &persisted->error) < 0)
                 return;
-        const struct fdstore_limit limit = limit_of(persisted->persist);
+        const struct fdstore_limit limit = limit_of(persisted->persist, persisted->stored_ns);
         for (unsigned part = 1; r == 0 && part < persisted->n_fds; part++)
                 r = send_part(persisted, part, persisted->generation->segments[part - 1].fd, &limit);
         end_messages(persisted, r ?: send_part(persisted, 0, fd, &limit), &limit);
@@ -719,6 +730,7 @@ static bool store(struct persist *persist, struct generation *g)
                 return false;
         }
         generation_set_stored(g, STORED_BEGUN);
+        persisted->stored_ns = now_ns();
         work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
         return true;
 }
@@ -750,6 +762,7 @@ struct job {
 struct batch {
         struct work work;
         struct persist *persist;
+        uint64_t asked_ns;
         struct job jobs[BATCH_MAX];
         size_t n;
 };
@@ -764,7 +777,7 @@ int persist_send_process(uint64_t id, int fd, const struct fdstore_limit *limit)
 static void batch_run(struct work *work)
 {
         struct batch *batch = container_of(work, struct batch, work);
-        const struct fdstore_limit limit = limit_of(batch->persist);
+        const struct fdstore_limit limit = limit_of(batch->persist, batch->asked_ns);
         int r = 0;
         for (size_t i = 0; i < batch->n && r == 0; i++)
                 r = persist_send_process(batch->jobs[i].id, batch->jobs[i].fd, &limit);
@@ -829,6 +842,7 @@ static void send_batch(struct persist *persist)
                 return;
         }
         persist->batch = batch;
+        batch->asked_ns = now_ns();
         work_submit(persist->thread, WORK_LANE_CPU, &batch->work, batch_run, batch_done);
 }
 

@@ -32,7 +32,8 @@
  * store as the name's fallback, and the row of the name leads to both: the next run takes the newest complete one.
  *
  * Owned by the loop; messages to the manager are sent in order on a thread of their own. A manager that does not read
- * them delays the freeing of memory for some seconds once, and little after that, until it reads again. Without a store
+ * them, or reads them slowly, delays the freeing of memory for some seconds at most, with what was queued before, and
+ * little after that, until it has read all in time again. Without a store
  * there is the state file alone, and without a folder for that nothing is persisted.
  */
 #pragma once
@@ -53,6 +54,7 @@ struct persisted {
         uint64_t id;
         msgpack_sbuffer details; /* of its commit record, while it is stored */
         unsigned n_fds;
+        uint64_t stored_ns, removed_ns; /* when that was first wanted, in this run; 0: not yet */
         struct work work;
         struct error error;
 };

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A service manager that does not read its socket delays the daemon, and holds up nothing for ever.
+ * A service manager that does not read its socket, or reads it slowly, delays the daemon, and holds up nothing for
+ * ever.
  */
+#include "daemon/base/util.h"
+
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/suite.h"
 
@@ -77,4 +80,48 @@ TEST(a_manager_that_reads_again_is_used_again)
         manager_wait(&managed.m, MANAGED_MODELS "3.", 2);
         managed_restart_and_reconnect(1);
         client_equals(client, "o", model_mixed(101, 4096));
+}
+
+/* ---- a manager that reads slowly ---- */
+
+#define BEHIND 16u /* models: of two messages and a barrier to store each, and as many to remove it */
+#define AT_MOST_NS (UINT64_C(30) * 1000000000)
+
+static bool at_pace; /* atomic */
+
+/* Reads a message a second. */
+static void *read_slowly(void *arg)
+{
+        char byte;
+        while (__atomic_load_n(&at_pace, __ATOMIC_ACQUIRE)) {
+                (void)!recv(managed.m.socket, &byte, 1, MSG_DONTWAIT);
+                nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        }
+        return arg;
+}
+
+/* Each message is read in time, those before the first unload's in three quarters of a minute. */
+TEST(an_unload_waits_for_a_slow_manager_no_longer_than_for_one_that_hangs)
+{
+        pthread_t reader;
+        managed_load("m");
+        for (unsigned i = 0; i < BEHIND; i++)
+                model_write(model_mixed(100 + i, 4096), path_of(i));
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+        pthread_mutex_lock(&managed.m.mutex);
+        at_pace = true;
+        ck_assert_int_eq(pthread_create(&reader, NULL, read_slowly, NULL), 0);
+        for (unsigned i = 0; i < BEHIND; i++)
+                client_load(client, path_of(i), format_text("n%u", i));
+        uint64_t before = now_ns();
+        for (unsigned i = 0; i < BEHIND; i++)
+                client_unload(client, format_text("n%u", i));
+        client_unload(client, "m");
+        uint64_t took = now_ns() - before;
+        ck_assert_msg(took < AT_MOST_NS, "%.1f s", (double)took / 1e9);
+        client_wait_used(client, 0);
+        ck_assert_int_eq(daemon_stop(&managed.m.d), 0);
+        __atomic_store_n(&at_pace, false, __ATOMIC_RELEASE);
+        pthread_join(reader, NULL);
+        pthread_mutex_unlock(&managed.m.mutex);
 }
