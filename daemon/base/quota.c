@@ -40,10 +40,17 @@ uint64_t quotas_held(const struct quotas *users, uid_t uid, enum quota_slot slot
         return user != NULL ? load_relaxed(&user->held[slot]) : 0;
 }
 
+static void hold(struct quota_user *user, struct quota_charge *charge, enum quota_slot slot, uint64_t amount)
+{
+        require(charge->user == NULL);
+        __atomic_fetch_add(&user->held[slot], amount, __ATOMIC_RELAXED);
+        user->n_charges++;
+        *charge = (struct quota_charge){.user = user, .slot = slot, .amount = amount};
+}
+
 int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount)
 {
         struct quota_user *user = quotas_find(users, uid);
-        require(charge->user == NULL);
         if (user == NULL) {
                 user = calloc(1, sizeof(*user));
                 if (user == NULL)
@@ -51,10 +58,15 @@ int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enu
                 user->uid = uid;
                 list_append(&users->all, &user->link);
         }
-        __atomic_fetch_add(&user->held[slot], amount, __ATOMIC_RELAXED);
-        user->n_charges++;
-        *charge = (struct quota_charge){.user = user, .slot = slot, .amount = amount};
+        hold(user, charge, slot, amount);
         return 0;
+}
+
+void quota_hold_same(const struct quota_charge *other, struct quota_charge *charge, enum quota_slot slot,
+                     uint64_t amount)
+{
+        require(other->user != NULL && other->user->n_charges > 0);
+        hold(other->user, charge, slot, amount);
 }
 
 #define AMOUNT_TEXT 24
@@ -125,6 +137,13 @@ bool quota_raise_share(struct quota_charge *charge, uint64_t more, uint64_t max)
         }
         charge->amount += more;
         return true;
+}
+
+struct quota_charge quota_take(struct quota_charge *charge)
+{
+        struct quota_charge taken = *charge;
+        *charge = (struct quota_charge){.user = NULL};
+        return taken;
 }
 
 void quota_adjust(struct quota_charge *charge, uint64_t amount)

@@ -94,11 +94,16 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
 /* Beyond any limit: what the user held before the daemon restarted, and shares, which the caller checks.
  * STREAMER_ENOMEM. */
 int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount);
+/* The same, for the user of another charge, which is not empty: no memory is needed. */
+void quota_hold_same(const struct quota_charge *other, struct quota_charge *charge, enum quota_slot slot,
+                     uint64_t amount);
 /* Adds to a charge that is not empty. STREAMER_ELIMIT, as above. */
 int quota_raise(struct quota_charge *charge, uint64_t more, const struct quota_limits *limits, struct error *error);
 /* On any thread, of a share, by the one thread that uses the charge just now: adds to it, unless the user would hold
  * more than `max` then. */
 bool quota_raise_share(struct quota_charge *charge, uint64_t more, uint64_t max);
+/* Empties it: what it had is the caller's. */
+struct quota_charge quota_take(struct quota_charge *charge);
 /* Changes the amount, also of an empty charge. */
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */

@@ -3,8 +3,9 @@
  * Coalescing: once a load's source is open, each of its devices may already have these files, or be loading them.
  *
  *   resident there              the load adds a name
- *   loaded by another load      a load of one device joins one of one device, unless its name serves a later number;
- *                               else it waits for the other's end and looks again
+ *   loaded by another load      a load of one device joins one of one device, unless its name serves a later number,
+ *                               or its user is to be charged for bytes that are not planned yet; else it waits for
+ *                               the other's end and looks again
  *   resident on other devices   what is loaded is a replica, with the same number
  *   else                        a new number
  *
@@ -18,7 +19,8 @@
  *   verify                      joins only a verified load, else is a load of its own
  *   encrypted_only              likewise, of encrypted files
  *   devices                     must be the same, and none may have failed
- *   caller, roots, limits       of the first request; a further name is charged to the one that joins
+ *   caller, roots, limits       of the first request; a further name is charged, with the model's bytes, to the one
+ *                               that joins
  *   dry_run                     never joins
  *
  * A load that waits for another one may thereby wait for memory even if it asked not to: its files are being loaded.
@@ -136,21 +138,32 @@ static bool is_asked_for(const struct load *load, const char *name)
         return false;
 }
 
+/* The load's user, unless the name has the charges of another one, whose load has joined this one. */
+static int charge_name(const struct load *load, const char *name, const struct generation *to,
+                       struct name_charges *charges, struct error *error)
+{
+        if (charges->name.user != NULL || load->users == NULL)
+                return 0;
+        int r = load_charge_model(load, name, to->device, &charges->name, error);
+        quota_commit(&charges->name);
+        return r ?: generation_charge_user(to, load->users, load->caller.uid, &load->limits, &charges->bytes, error);
+}
+
 int load_give_name(const struct load *load, struct model_name *name, struct generation *to, struct error *error)
 {
-        struct quota_charge charge = name->charge;
         struct model_name *known = generation_find_name(to, name->text);
         if (known != NULL)
                 return model_name_set_source(known, model_name_source(name), model_name_caller(name)) < 0
                                ? error_no_memory(error)
                                : 0;
-        name->charge = (struct quota_charge){.user = NULL};
-        int r = charge.user == NULL ? load_charge_model(load, name->text, to->device, &charge, error) : 0;
-        quota_commit(&charge);
+        struct name_charges charges = name->charges;
+        name->charges = (struct name_charges){.name = {.user = NULL}};
+        int r = charge_name(load, name->text, to, &charges, error);
         if (r == 0 && generation_add_name(to, name->text, model_name_source(name), model_name_caller(name), name->owner,
-                                          &charge) < 0)
+                                          &charges) < 0)
                 r = error_no_memory(error);
-        quota_discharge(&charge);
+        quota_discharge(&charges.bytes);
+        quota_discharge(&charges.name);
         return r;
 }
 
@@ -203,6 +216,14 @@ static bool serves_newer(const struct load_target *target, const struct generati
                         return true;
         }
         return false;
+}
+
+/* The load's user would be charged for bytes that the other load does not know yet. */
+static bool has_unknown_charge(const struct load *load, const struct generation *same, const struct load *other)
+{
+        bool limited = load->users != NULL && !load->limits.unlimited;
+        bool pays = other->users != NULL && other->caller.uid == load->caller.uid;
+        return limited && !pays && generation_user_bytes(same) == 0;
 }
 
 /* One device each: the requests move to the other load, and this one ends. */
@@ -287,7 +308,8 @@ enum coalesced load_coalesce(struct load *load)
                 counts = counts && (load->pattern == NULL || (same[i] != NULL && same[i]->number == same[0]->number));
         }
         if (counts && under_way != NULL) {
-                if (load->n_targets > 1 || under_way->n_targets > 1 || serves_newer(&load->targets[0], same[0])) {
+                if (load->n_targets > 1 || under_way->n_targets > 1 || serves_newer(&load->targets[0], same[0]) ||
+                    has_unknown_charge(load, same[0], under_way)) {
                         load_await(load, under_way);
                         return COALESCE_AWAITS;
                 }

@@ -168,8 +168,101 @@ int model_name_set_source(struct model_name *name, const char *source, const str
         return 0;
 }
 
+/* ---- who is charged ----
+ *
+ * A model is charged to each user who gave it a name: its bytes once, and one model for each name. The generation has
+ * the charges of the user who loaded it, for the name that stands for them, and until its memory is free; further names
+ * have their own. So no user holds memory that is not charged to them, and no user is charged for what others keep. */
+
+/* The oldest of its names that were given by this user; NULL: none. */
+static struct model_name *name_of_user(const struct generation *g, const struct quota_user *user)
+{
+        if (user == NULL)
+                return NULL;
+        list_each_item (struct model_name, n, &g->names, link)
+                if (n->charges.name.user == user)
+                        return n;
+        return NULL;
+}
+
+/* The name that stands for the charges of one that serves was removed: another one of the same user does, or the
+ * oldest, whose charges become the generation's. */
+static void pass_charges(struct generation *g)
+{
+        if (g->standing != NULL || list_empty(&g->names))
+                return;
+        struct model_name *same_user = name_of_user(g, g->model_charge.user);
+        struct model_name *heir = same_user ?: container_of(g->names.next, struct model_name, link);
+        quota_discharge(&g->model_charge);
+        g->model_charge = quota_take(&heir->charges.name);
+        if (same_user == NULL) {
+                quota_discharge(&g->quota_charge);
+                g->quota_charge = quota_take(&heir->charges.bytes);
+        }
+        require(heir->charges.bytes.user == NULL);
+        g->standing = heir;
+        name_due(heir);
+}
+
+/* A name's own charges end with it; the bytes stay with another name of its user. */
+static void end_charges(struct generation *g, struct model_name *name)
+{
+        struct model_name *heir = name->charges.bytes.user != NULL ? name_of_user(g, name->charges.name.user) : NULL;
+        require(name != g->standing || name->charges.name.user == NULL);
+        if (heir != NULL)
+                heir->charges.bytes = quota_take(&name->charges.bytes);
+        quota_discharge(&name->charges.bytes);
+        quota_discharge(&name->charges.name);
+        if (name == g->standing)
+                g->standing = NULL;
+}
+
+static void end_bytes_of_names(struct generation *g)
+{
+        list_each_item (struct model_name, n, &g->names, link)
+                quota_discharge(&n->charges.bytes);
+}
+
+uint64_t generation_user_bytes(const struct generation *generation)
+{
+        return generation->quota_charge.user != NULL ? generation->quota_charge.amount : generation->charged;
+}
+
+static bool is_charged(const struct generation *g, uid_t uid)
+{
+        list_each_item (const struct model_name, n, &g->names, link)
+                if (n->charges.bytes.user != NULL && n->charges.bytes.user->uid == uid)
+                        return true;
+        return g->quota_charge.user != NULL && g->quota_charge.user->uid == uid;
+}
+
+int generation_charge_user(const struct generation *generation, struct quotas *users, uid_t uid,
+                           const struct quota_limits *limits, struct quota_charge *charge, struct error *error)
+{
+        uint64_t bytes = generation_user_bytes(generation);
+        return is_charged(generation, uid) ? 0 : quota_charge(users, uid, charge, QUOTA_BYTES, bytes, limits, error);
+}
+
+/* Of one that is ready: what was not known when the name was given, or was given to another load that this one has
+ * joined or repeats. */
+static void charge_name(struct generation *g, struct name_charges *charges)
+{
+        struct quota_charge bytes = quota_take(&charges->bytes);
+        require(g->state == GENERATION_READY || generation_drains(g));
+        if (charges->name.user == NULL || is_charged(g, charges->name.user->uid)) {
+                quota_discharge(&bytes);
+                return;
+        }
+        if (bytes.user == NULL)
+                quota_hold_same(&charges->name, &bytes, QUOTA_BYTES, 0);
+        quota_adjust(&bytes, generation_user_bytes(g));
+        charges->bytes = quota_take(&bytes);
+}
+
+/* ---- names ---- */
+
 int generation_add_name(struct generation *generation, const char *name, const char *source,
-                        const struct caller *caller, uid_t owner, struct quota_charge *charge)
+                        const struct caller *caller, uid_t owner, struct name_charges *charges)
 {
         struct resident *resident = generation->resident;
         struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
@@ -182,10 +275,11 @@ int generation_add_name(struct generation *generation, const char *name, const c
         strcpy(n->text, name);
         n->owner = owner;
         resident_name_owner(generation->resident, name, &n->owner);
-        if (charge != NULL) {
-                n->charge = *charge;
-                *charge = (struct quota_charge){.user = NULL};
+        if (charges != NULL) {
+                n->charges = *charges;
+                *charges = (struct name_charges){.name = {.user = NULL}};
         }
+        require(n->charges.bytes.user == NULL || n->charges.bytes.user == n->charges.name.user);
         if (generation->last_name != NULL) /* it does not count beside a name */
                 tree_remove(&generation->resident->names, &generation->last_name->in_order);
         n->generation = generation;
@@ -194,6 +288,8 @@ int generation_add_name(struct generation *generation, const char *name, const c
         n->sequence = ++generation->resident->last_name;
         list_append(&generation->names, &n->link);
         list_append(resident_bucket(generation->resident, name), &n->by_name);
+        if (generation->state == GENERATION_READY)
+                charge_name(generation, &n->charges);
         name_due(n);
         return 0;
 }
@@ -268,7 +364,9 @@ static void remove_name(struct generation *generation, struct model_name *name)
         name_due(name);
         list_remove(&name->link);
         list_remove(&name->by_name);
-        quota_discharge(&name->charge);
+        end_charges(generation, name);
+        if (serves)
+                pass_charges(generation);
         forget_last_name(generation);
         generation->last_name = name;
         idle_refresh(generation); /* of its ranks that without a name does not count */
@@ -357,6 +455,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->leases);
         if (g->source == NULL || generation_add_name(g, name, source, NULL, owner, NULL) < 0)
                 return generation_free(g);
+        g->standing = container_of(g->names.next, struct model_name, link);
         list_append(&resident->generations, &g->link);
         return g;
 }
@@ -368,7 +467,7 @@ int resident_charge_model(struct resident *resident, const char *name, const str
         const struct generation *g = resident_on(resident, name, GENERATION_READY, device)
                                              ?: resident_on(resident, name, GENERATION_CACHED, device);
         const struct quota_user *payer = g != NULL ? g->model_charge.user : NULL;
-        const struct quota_user *named = g != NULL ? generation_find_name(g, name)->charge.user : NULL;
+        const struct quota_user *named = g != NULL ? generation_find_name(g, name)->charges.name.user : NULL;
         bool replaces_own = (payer != NULL && payer->uid == uid) || (named != NULL && named->uid == uid);
         return quota_charge(users, uid, charge, QUOTA_MODELS, replaces_own ? 0 : 1, limits, error);
 }
@@ -380,6 +479,8 @@ void generation_uncharge(struct generation *generation)
         generation->charged = 0;
         idle_refresh(generation);
         quota_discharge(&generation->quota_charge);
+        if (generation->state != GENERATION_LOADING) /* which may ask again */
+                end_bytes_of_names(generation);
         resident_capacity_changed(generation->resident);
 }
 
@@ -635,6 +736,9 @@ void generation_ready(struct generation *generation)
         generation_set_state(generation, list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY);
         generation->dropped_ns = generation->last_used_ns = now_ns();
         quota_commit(&generation->model_charge);
+        list_each_item (struct model_name, n, &generation->names, link)
+                charge_name(generation, &n->charges);
+        pass_charges(generation);
         list_each_item (const struct model_name, n, &generation->names, link)
                 generation_take_over(generation, n->text);
         generation_changed(generation);
@@ -661,7 +765,8 @@ static void fail(struct generation *generation, const struct error *error, bool 
         bool has_no_source = error->code == STREAMER_ENOENT && generation->number == 0;
         end_reason_set(&generation->end, END_FAILED, "%s", error->text);
         list_each_item (struct model_name, n, &generation->names, link) {
-                quota_discharge(&n->charge); /* failures are limited by failed_kept instead, as is the model's charge */
+                quota_discharge(&n->charges.bytes);
+                quota_discharge(&n->charges.name); /* failed_kept limits failures instead */
                 if (listed)
                         add_ended(generation, n);
                 struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);

@@ -107,15 +107,21 @@ const struct ended *ended_find(const struct ended_ring *ring, const char *name, 
 
 /* ---- generations ---- */
 
+/* Of a further name, to the user who gave it. */
+struct name_charges {
+        struct quota_charge name;  /* one model */
+        struct quota_charge bytes; /* of the model: on one of the user's names */
+};
+
 struct model_name {
         struct list link;          /* in generation->names */
         struct list by_name;       /* in resident->by_name */
         struct tree_node in_order; /* in resident->names */
         struct generation *generation;
-        struct quota_charge charge; /* of an alias, to the user who added it */
-        uint64_t sequence;          /* of all names, ascending */
-        uid_t owner;  /* the user who first loaded a model under it, and may load another source under it */
-        char *source; /* canonical: what was loaded under it; NULL: the generation's */
+        struct name_charges charges;
+        uint64_t sequence; /* of all names, ascending */
+        uid_t owner;       /* the user who first loaded a model under it, and may load another source under it */
+        char *source;      /* canonical: what was loaded under it; NULL: the generation's */
         const struct caller *caller; /* for whom it was loaded under it, of resident->callers; NULL: the generation's */
         /* The generation that the fd store still has under this name, because this one's is not stored yet; else NULL.
          */
@@ -154,6 +160,7 @@ struct generation {
         uint64_t number; /* 0 until it is known to be new */
         struct list names;
         struct model_name *last_name; /* that was removed; NULL: none */
+        struct model_name *standing;  /* the name for which it has charges, and which has none; NULL: it was removed */
         char *source;                 /* canonical */
         struct device *device;
         struct segment *segments; /* generation_make_segments() */
@@ -199,14 +206,15 @@ struct generation {
         struct tree_node by_digest;   /* in resident->by_digest, while it is ready */
         struct tree_node by_source;   /* in resident->by_source */
         struct source_identity identity;
-        struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
-        unsigned char sums[DIGEST_SIZE];  /* over these digests, as in source_files */
-        char *pattern;                    /* of the files of ranks; NULL: replicas */
-        struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
-        struct quota_charge model_charge; /* one model, to the same user */
-        struct table manifest, arrival;   /* arrival: while it loads */
-        struct disk_write *write;         /* reads its memory for the disk cache, a reference; NULL: nothing does */
-        struct end_reason end;            /* set before its names are removed */
+        struct source_files *files;      /* that it was loaded from; NULL: not known, after a restart */
+        unsigned char sums[DIGEST_SIZE]; /* over these digests, as in source_files */
+        char *pattern;                   /* of the files of ranks; NULL: replicas */
+        /* Its bytes, and one model, to the user who loaded it; once no name of that user is left, to that of the oldest
+         * name that is. */
+        struct quota_charge quota_charge, model_charge;
+        struct table manifest, arrival; /* arrival: while it loads */
+        struct disk_write *write;       /* reads its memory for the disk cache, a reference; NULL: nothing does */
+        struct end_reason end;          /* set before its names are removed */
 
         /* As it is in the trees of idle.c. */
         struct tree_node by_value, by_deadline;
@@ -433,6 +441,13 @@ int resident_charge_model(struct resident *resident, const char *name, const str
                           struct quotas *users, uid_t uid, const struct quota_limits *limits,
                           struct quota_charge *charge, struct error *error);
 
+/* Charges a user who gives it a further name for its bytes, unless that user is charged for them. STREAMER_ELIMIT,
+ * STREAMER_ENOMEM. */
+int generation_charge_user(const struct generation *generation, struct quotas *users, uid_t uid,
+                           const struct quota_limits *limits, struct quota_charge *charge, struct error *error);
+/* What that would be; 0: not known before its load is planned. */
+uint64_t generation_user_bytes(const struct generation *generation);
+
 /* What a generation takes of its device's budget and of its user's: the segments, and the manifest. (The arrival log
  * is a small part of that.) */
 uint64_t generation_needs(const uint64_t *segments, size_t n, uint64_t manifest_size);
@@ -487,10 +502,10 @@ void generation_changed(struct generation *generation);
 void generation_settings_changed(struct generation *generation);
 
 /* `source`: canonical, of the load that adds the name, and `caller`, for whom it does (NULL: the generation's).
- * `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charge of the name
- * (NULL: none). STREAMER_ENOMEM, and the charge stays the caller's. */
+ * `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charges (NULL:
+ * none). STREAMER_ENOMEM, and these stay the caller's. */
 int generation_add_name(struct generation *generation, const char *name, const char *source,
-                        const struct caller *caller, uid_t owner, struct quota_charge *charge);
+                        const struct caller *caller, uid_t owner, struct name_charges *charges);
 /* Removes a name that it has, for the reason that generation->end has. Without its last one the generation drains, or
  * ends if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);

@@ -278,33 +278,6 @@ static void apply_version(struct checker *c, const struct trial *t, struct outco
         c->versions[t->source] += is_old;
 }
 
-static unsigned count_names(const struct checker *c, const struct gen *g)
-{
-        unsigned n = 0;
-        for (unsigned i = 0; i < NAMES; i++)
-                n += c->names[i][g->device] == g;
-        return n;
-}
-
-/* One load answered both: whose it was, and so which name is older, follows from who is charged. */
-static void find_first(struct checker *c, const struct trial *t, const struct trial *alias)
-{
-        struct gen *unknown[DEVICES] = {NULL};
-        for (unsigned d = 0; d < c->n_devices; d++) {
-                struct gen *g = c->names[t->name][d];
-                if (t->user == alias->user || g == NULL || g != c->names[alias->name][d] || count_names(c, g) != 2 ||
-                    g->order[t->name] != order_now(c) || g->order[alias->name] != order_now(c))
-                        continue;
-                g->payer = t->user;
-                g->rival = alias->user;
-                unknown[d] = g;
-        }
-        compare(c, true);
-        for (unsigned d = 0; d < c->n_devices; d++)
-                if (unknown[d] != NULL && unknown[d]->number != 0 && unknown[d]->rival == USERS)
-                        unknown[d]->order[unknown[d]->payer == t->user ? t->name : alias->name]--;
-}
-
 static void load_under_two_names(struct checker *c, const struct trial *t, const struct trial *alias, bool replaces)
 {
         struct outcome first, second;
@@ -322,7 +295,7 @@ static void load_under_two_names(struct checker *c, const struct trial *t, const
         apply_version(c, swapped ? t : alias, swapped ? &first : &second, seed);
         c->counts->two_names += first.result == 0 && second.result == 0;
         c->counts->replaced_while_read += replaces;
-        find_first(c, t, alias);
+        compare(c, true);
 }
 
 /* What was asked for applies to the generation, whoever comes first, but for the time of draining. Another user is

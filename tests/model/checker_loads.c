@@ -372,8 +372,6 @@ static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned de
                           .ranks = t->ranks,
                           .source = t->source,
                           .version = c->versions[t->source],
-                          .payer = t->user,
-                          .rival = USERS,
                           .priority = PROTO_PRIORITY_DEFAULT};
         return g;
 }
@@ -400,6 +398,8 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
         c->counts->pins += t->options.pin;
         c->counts->links += t->by_link;
+        if (g != before)
+                g->givers[t->name] = t->user;
         move_name(c, t->name, device, g, g->drain_ms);
         c->owners[t->name] = t->owner;
         /* A load that was cancelled may have ended before it came to a device where the name led to this already. */

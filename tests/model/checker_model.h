@@ -23,8 +23,8 @@
  *
  * Each load and each change is one user's: the checker's own, who is an admin, or one of two who may load. A name
  * belongs to the user who first loaded something under it, as long as it leads to anything; a generation belongs to the
- * owner of its oldest name; its bytes are charged to the user who loaded it. What a user asks for without the right to
- * it changes nothing.
+ * owner of its oldest name; its bytes are charged to each user who gave it one of its names, or the last it had. What a
+ * user asks for without the right to it changes nothing.
  *
  * The disk cache changes nothing of all this: what is loaded has the bytes of the file that it was loaded from. In the
  * middle of a run the daemon ends and another one starts, with no model and the same disk cache.
@@ -64,9 +64,8 @@ struct gen {
         unsigned left;
         uint64_t left_at;                               /* that step */
         unsigned left_paths[NAMES], left_owners[NAMES]; /* of each when it was removed, as in struct checker */
-        uint64_t order[NAMES]; /* of its names, the oldest first; equal where the model does not know it */
-        unsigned payer;        /* the user whom it is charged to */
-        unsigned rival;        /* may be the payer instead; USERS: no */
+        uint64_t order[NAMES];  /* of its names, the oldest first; equal where the model does not know it */
+        unsigned givers[NAMES]; /* the user who gave it each of its names, and of the last it had */
         bool pinned, revoked, cached;
         bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
 };

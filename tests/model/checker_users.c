@@ -179,43 +179,32 @@ static uint64_t held(struct checker *c, unsigned user, const char *what)
         return json_number(json_at(whoami, "holds"), what);
 }
 
-static bool bytes_are(struct checker *c, const bool counts[GENERATIONS], const uint64_t bytes[USERS])
+static bool is_charged(const struct checker *c, const struct gen *g, unsigned user)
 {
-        for (unsigned u = 0; u < c->n_users; u++) {
-                uint64_t sum = 0;
-                for (unsigned i = 0; i < GENERATIONS; i++)
-                        sum += counts[i] && c->gens[i].payer == u ? c->gens[i].charged : 0;
-                if (sum == bytes[u])
-                        continue;
-                snprintf(c->text, sizeof(c->text), "user %u is charged for %" PRIu64 " bytes, not %" PRIu64, u,
-                         bytes[u], sum);
-                return false;
+        bool named = false;
+        for (unsigned i = 0; i < NAMES; i++) {
+                bool has = c->names[i][g->device] == g;
+                if (has && g->givers[i] == user)
+                        return true;
+                named = named || has;
         }
-        return true;
+        return !named && g->givers[g->last_name] == user;
 }
 
 /* A wrong charge lasts as long as its generation, so most steps need not ask each user for it. */
 bool charges_agree(struct checker *c, const bool counts[GENERATIONS])
 {
-        uint64_t bytes[USERS] = {0};
-        struct gen *unknown = NULL; /* of at most one the model does not know the payer */
-        for (unsigned i = 0; i < GENERATIONS; i++)
-                if (counts[i] && c->gens[i].rival < USERS)
-                        unknown = &c->gens[i];
-        if (unknown == NULL && c->counts->steps % CHARGES_EVERY != 0)
-                return true;
-        for (unsigned u = 0; u < c->n_users; u++)
-                bytes[u] = held(c, u, "bytes");
-        bool same = bytes_are(c, counts, bytes);
-        if (!same && unknown != NULL) {
-                unsigned payer = unknown->payer;
-                unknown->payer = unknown->rival;
-                unknown->rival = payer;
-                same = bytes_are(c, counts, bytes);
+        for (unsigned u = 0; u < c->n_users && c->counts->steps % CHARGES_EVERY == 0; u++) {
+                uint64_t sum = 0, bytes = held(c, u, "bytes");
+                for (unsigned i = 0; i < GENERATIONS; i++)
+                        sum += counts[i] && is_charged(c, &c->gens[i], u) ? c->gens[i].charged : 0;
+                if (sum == bytes)
+                        continue;
+                snprintf(c->text, sizeof(c->text), "user %u is charged for %" PRIu64 " bytes, not %" PRIu64, u, bytes,
+                         sum);
+                return false;
         }
-        if (same && unknown != NULL)
-                unknown->rival = USERS;
-        return same;
+        return true;
 }
 
 bool charges_ended(struct checker *c)

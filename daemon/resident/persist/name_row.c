@@ -5,6 +5,17 @@
 
 #include <string.h>
 
+/* Of a name that stands for the charges of its model, where these have passed to another than its caller. */
+static uint64_t charged_to(const struct model_name *name)
+{
+        const struct quota_user *user = name->charges.name.user;
+        const struct quota_user *payer =
+                name->generation->standing == name ? name->generation->model_charge.user : NULL;
+        if (user == NULL && payer != NULL && payer->uid != model_name_caller(name)->uid)
+                user = payer;
+        return user != NULL ? (uint64_t)user->uid + 1 : 0;
+}
+
 int name_row_of(struct name_row *row, const struct model_name *name)
 {
         const struct generation *g = name->generation;
@@ -22,7 +33,7 @@ int name_row_of(struct name_row *row, const struct model_name *name)
                                  .caller = *model_name_caller(name),
                                  .settings = g->settings,
                                  .owner = name->owner,
-                                 .charged = name->charge.user != NULL ? (uint64_t)name->charge.user->uid + 1 : 0,
+                                 .charged = charged_to(name),
                                  .rank = g->rank,
                                  .n_ranks = g->n_ranks > 1 ? g->n_ranks : 0,
                                  .order = name->sequence};

@@ -233,35 +233,58 @@ static const struct name_row *find_name(const struct inherited *one, struct resi
         return row != NULL && resident_on(resident, row->name, GENERATION_READY, device) == NULL ? row : NULL;
 }
 
-static void restore_name(struct quotas *users, struct generation *g, const struct inherited *one)
+static void restore_name(struct quotas *users, struct generation *g, const struct inherited *one,
+                         const struct name_row *stands)
 {
         const struct name_row *row = find_name(one, g->resident, g->device);
-        struct quota_charge charge = {.user = NULL};
+        struct name_charges charges = {.name = {.user = NULL}};
         bool pinned = g->settings.pinned;
         if (row == NULL || generation_has_name(g, row->name) ||
-            (users != NULL && row->charged != 0 &&
-             quota_hold(users, (uid_t)(row->charged - 1), &charge, QUOTA_MODELS, 1) < 0))
+            (users != NULL && row != stands && row->charged != 0 &&
+             quota_hold(users, (uid_t)(row->charged - 1), &charges.name, QUOTA_MODELS, 1) < 0))
                 return;
-        generation_add_name(g, row->name, row->source != NULL ? row->source : g->source,
-                            row->source != NULL ? &row->caller : NULL, row->owner, &charge);
-        quota_discharge(&charge);
+        int r = generation_add_name(g, row->name, row->source != NULL ? row->source : g->source,
+                                    row->source != NULL ? &row->caller : NULL, row->owner, &charges);
+        if (r == 0 && row == stands)
+                g->standing = generation_find_name(g, row->name);
+        quota_discharge(&charges.name);
         g->settings = row->settings;
         g->settings.pinned |= pinned;
 }
 
+/* Of the rows of a model the one whose user is charged for it: the first that has no charge of its own, else the
+ * oldest. NULL: no name leads to it. */
+static const struct name_row *find_standing(const struct inherited *e, size_t n, struct resident *resident,
+                                            const struct device *device)
+{
+        const struct name_row *oldest = NULL;
+        for (size_t i = 0; i < n; i++) {
+                const struct name_row *row = find_name(&e[i], resident, device);
+                if (row != NULL && row->charged == 0)
+                        return row;
+                oldest = oldest ?: row;
+        }
+        return oldest;
+}
+
 /* Charges the device and the user. */
 static int charge(struct persist *persist, struct generation *g, const struct commit_record *record,
-                  struct error *error)
+                  const struct name_row *stands, struct error *error)
 {
         struct quotas *users = persist->leases->users;
         uint64_t sizes[GENERATION_SEGMENTS];
+        uid_t uid = g->caller->uid;
+        if (stands != NULL && stands->charged != 0)
+                uid = (uid_t)(stands->charged - 1);
+        else if (stands != NULL && stands->source != NULL)
+                uid = stands->caller.uid;
         for (size_t i = 0; i < record->n_segments; i++)
                 sizes[i] = record->segments[i].size;
         uint64_t bytes = generation_needs(sizes, record->n_segments, g->manifest.size);
         int r = generation_charge(g, bytes, error);
         if (r == 0 && users != NULL &&
-            (quota_hold(users, g->caller->uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
-             quota_hold(users, g->caller->uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
+            (quota_hold(users, uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
+             quota_hold(users, uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
                 r = error_no_memory(error);
         return r;
 }
@@ -278,15 +301,14 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
         if (device == NULL || !(device->caps & DEVICE_PERSISTENT))
                 return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
         /* Provisional, and removed below: where no name leads to it, messages use the last one. */
-        const char *name = record->name;
-        for (size_t i = 0; i < n; i++)
-                name = find_name(&e[i], persist->resident, device) != NULL ? "" : name;
+        const struct name_row *stands = find_standing(e, n, persist->resident, device);
+        const char *name = stands != NULL ? "" : record->name;
         struct generation *g = generation_new(persist->resident, name, record->source, device, record->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
         list_append(&persist->resident->unchecked, &g->in_unchecked);
         int r = commit_record_restore(record, g, error)
-                        ?: charge(persist, g, record, error)
+                        ?: charge(persist, g, record, stands, error)
                         ?: adopt_segments(g, e + 1, n_fds - 1, record, error);
         struct persisted *persisted = r == 0 ? persisted_new(persist, g, e->id, (unsigned)n_fds) : NULL;
         if (r == 0 && persisted == NULL)
@@ -302,7 +324,7 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
         }
         persisted_stored(persisted);
         for (size_t i = 0; i < n; i++)
-                restore_name(persist->leases->users, g, &e[i]);
+                restore_name(persist->leases->users, g, &e[i], stands);
         generation_drop_name(g, name);
         generation_used(g);
         generation_ready(g);

@@ -34,6 +34,114 @@ TEST(models_and_aliases_of_a_user_are_limited_until_unloaded)
         unload("three");
 }
 
+/* ---- names that several users gave ---- */
+
+static struct {
+        uint64_t models, bytes;
+} held;
+
+static int do_hold(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        json_t *reply = client_call(c, "whoami", NULL);
+        uint64_t models = json_number(reply, "holds.models"), bytes = json_number(reply, "holds.bytes");
+        if (models != held.models || bytes != held.bytes)
+                die("%d models of %d bytes", (int)models, (int)bytes);
+        return 0;
+}
+
+static void holds(uid_t uid, uint64_t models, uint64_t bytes)
+{
+        held.models = models;
+        held.bytes = bytes;
+        ck_assert_int_eq(run_as(uid, SOCKET_GROUP, do_hold), 0);
+}
+
+/* What a model of `team` takes of its device, with its manifest. */
+static uint64_t size_of_team(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        uint64_t before = client_used(c);
+        loads(OTHER, team, "measured");
+        uint64_t size = client_used(c) - before;
+        unload("measured");
+        streamer_close(c);
+        return size;
+}
+
+/* Who loads first, and who unloads first. */
+TEST(a_model_is_charged_to_each_user_who_gave_it_a_name, .to = 4)
+{
+        uid_t first = _i % 2 ? TRAINER : OTHER, second = _i % 2 ? OTHER : TRAINER;
+        uid_t leaves = _i < 2 ? first : second, stays = _i < 2 ? second : first;
+        const char *left = leaves == first ? "one" : "two", *other = leaves == first ? "two" : "one";
+        uint64_t size = size_of_team();
+        loads(first, team, "one");
+        holds(second, 0, 0);
+        loads(second, team, "two");
+        holds(first, 1, size);
+        holds(second, 1, size);
+        ck_assert_int_eq(model_call_as(leaves, "unload", left, NULL), 0);
+        holds(leaves, 0, 0);
+        holds(stays, 1, size);
+        ck_assert_int_eq(model_call_as(leaves, "unload", other, "loaded it"), STREAMER_EPERM);
+        ck_assert_int_eq(model_call_as(stays, "unload", other, NULL), 0);
+        holds(stays, 0, 0);
+}
+
+TEST(a_further_name_of_a_model_that_is_too_large_is_refused)
+{
+        loads(OTHER, large, "large");
+        ck_assert_int_eq(load_as(TRAINER, large, "mine", "of 8.0 MiB of models it loaded"), STREAMER_ELIMIT);
+        holds(TRAINER, 0, 0);
+        loads(TRAINER, large, "large"); /* no further name: it stays the other user's alone */
+        holds(TRAINER, 0, 0);
+        unload("large");
+}
+
+/* The one with the bytes ends first, or last. */
+TEST(a_user_of_several_names_is_charged_for_the_bytes_once, .to = 2)
+{
+        uint64_t size = size_of_team();
+        loads(OTHER, team, "one");
+        loads(TRAINER, team, "two");
+        loads(TRAINER, team, "three");
+        holds(TRAINER, 2, size);
+        ck_assert_int_eq(model_call_as(TRAINER, "unload", _i ? "two" : "three", NULL), 0);
+        holds(TRAINER, 1, size);
+        ck_assert_int_eq(model_call_as(OTHER, "unload", "one", NULL), 0);
+        holds(OTHER, 0, 0);
+        holds(TRAINER, 1, size);
+        loads(TRAINER, team, "four");
+        loads(OTHER, team, "one");
+        holds(TRAINER, 2, size);
+        ck_assert_int_eq(model_call_as(TRAINER, "unload", _i ? "three" : "two", NULL), 0);
+        holds(TRAINER, 1, size);
+        holds(OTHER, 1, size);
+        ck_assert_int_eq(model_call_as(TRAINER, "unload", "four", NULL), 0);
+        holds(TRAINER, 0, 0);
+        holds(OTHER, 1, size);
+        unload("one");
+        holds(OTHER, 0, 0);
+}
+
+TEST(a_name_that_gets_another_model_leaves_the_charge_to_the_others)
+{
+        uint64_t size = size_of_team();
+        char *other = fixture_write(model_mixed(9, 1 << 18), "team/other.safetensors");
+        loads(TRAINER, team, "one");
+        loads(OTHER, team, "two");
+        loads(TRAINER, other, "one");
+        holds(TRAINER, 1, size); /* of the other one, which is as large */
+        holds(OTHER, 1, size);
+        unload("two");
+        unload("one");
+        holds(TRAINER, 0, 0);
+        holds(OTHER, 0, 0);
+}
+
+/* ---- limits ---- */
+
 /* One for each connection, until the third; each is resident. */
 static int do_probe(void)
 {

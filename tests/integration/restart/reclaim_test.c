@@ -187,38 +187,63 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
         ck_assert_uint_eq(holds("leases"), 0);
 }
 
-/* Of the group of the socket, and nothing of the model is its but a further name. */
+/* Of the group of the socket, and the model has a further name that it gave. */
 #define PERSON 60102
 
-static int holds_one_name(void)
+static uint64_t bytes_of_m;
+
+static int is_charged(void)
 {
         client = client_open(&managed.m.d);
-        return holds("models") == 1 && holds("bytes") == 0 ? 0 : STREAMER_EFAILED;
+        return holds("models") == 1 && holds("bytes") == bytes_of_m ? 0 : STREAMER_EFAILED;
 }
 
 static int holds_none(void)
 {
         client = client_open(&managed.m.d);
-        return holds("models") == 0 ? 0 : STREAMER_EFAILED;
+        return holds("models") == 0 && holds("bytes") == 0 ? 0 : STREAMER_EFAILED;
 }
 
-/* Each alias keeps its owner over any number of restarts. */
-TEST(the_owner_of_an_alias_is_restored, .to = 2)
+/* Each of the two has a name. */
+static void load_for_two(void)
 {
-        ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
         test_daemon = managed.m.d;
         managed_load("m");
+        bytes_of_m = holds("bytes");
         ck_assert_int_eq(load_as(PERSON, managed_file(), "n", NULL), 0);
+}
+
+/* Over any number of restarts. */
+TEST(each_user_who_gave_a_name_is_charged_again, .to = 2)
+{
+        ROOT_ONLY();
+        load_for_two();
         for (int i = 0; i < 3; i++) {
                 if (i > 0)
                         managed_restart_and_reconnect(_i);
-                ck_assert_int_eq(run_as(PERSON, 0, holds_one_name), 0);
-                ck_assert_uint_eq(holds("models"), 1);
+                ck_assert_int_eq(run_as(PERSON, 0, is_charged), 0);
+                ck_assert(holds("models") == 1 && holds("bytes") == bytes_of_m);
         }
         ck_assert_int_eq(model_call_as(PERSON, "unload", "n", NULL), 0);
         ck_assert_int_eq(run_as(PERSON, 0, holds_none), 0);
         ck_assert_uint_eq(holds("models"), 1);
+}
+
+TEST(a_model_without_a_name_of_its_loader_stays_charged_to_another_user, .to = 2)
+{
+        ROOT_ONLY();
+        load_for_two();
+        client_unload(client, "m");
+        for (int i = 0; i < 3; i++) {
+                if (i > 0)
+                        managed_restart_and_reconnect(_i);
+                ck_assert_int_eq(run_as(PERSON, 0, is_charged), 0);
+                ck_assert(holds("models") == 0 && holds("bytes") == 0);
+        }
+        ck_assert_int_eq(model_call_as(PERSON, "unload", "n", NULL), 0);
+        ck_assert_int_eq(run_as(PERSON, 0, holds_none), 0);
+        client_wait_used(client, 0);
 }
 
 /* ---- forced unloads ---- */

@@ -29,6 +29,30 @@ TEST(names_of_one_generation_have_their_own_source_caller_and_owner)
         ck_assert_str_eq(alias.device, devices[0]->uuid);
 }
 
+/* Of the name that stands for the model's charges only where these are not its caller's. */
+TEST(a_row_says_who_is_charged)
+{
+        struct quotas users;
+        struct name_charges charges = {.name = {.user = NULL}};
+        const struct caller other = {.uid = 7}, third = {.uid = 9};
+        quotas_init(&users);
+        struct generation *g = loading("m");
+        ck_assert_int_eq(quota_hold(&users, 0, &g->model_charge, QUOTA_MODELS, 1), 0);
+        ck_assert_int_eq(quota_hold(&users, 7, &charges.name, QUOTA_MODELS, 1), 0);
+        ck_assert_int_eq(generation_add_name(g, "alias", g->source, &other, 7, &charges), 0);
+        ready(g);
+        ck_assert_uint_eq(row_of(g, "m").charged, 0);
+        ck_assert_uint_eq(row_of(g, "alias").charged, 8);
+        generation_drop_name(g, "m");
+        ck_assert_uint_eq(row_of(g, "alias").charged, 0);
+        ck_assert_uint_eq(row_of(g, "alias").caller.uid, 7);
+        ck_assert_int_eq(model_name_set_source(generation_find_name(g, "alias"), "/other/path", &third), 0);
+        ck_assert_uint_eq(row_of(g, "alias").charged, 8);
+        generation_drop_all(g);
+        core_until(list_empty(&resident.generations));
+        ck_assert(list_empty(&users.all));
+}
+
 TEST(a_name_has_the_source_that_was_loaded_under_it_last)
 {
         const struct caller other = {.uid = 7};
