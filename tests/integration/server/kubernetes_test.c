@@ -84,19 +84,102 @@ TEST(kubectl_builds_a_folder, EACH(folders))
 
 FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
+#define SCRIPT "config/kubernetes/chart/files/label-models.sh"
+
+/* What the script writes in one look at the daemon of this socket. */
+static char *features(const char *socket)
+{
+        char *said, *path = suite_path("features-%d", (int)getpid());
+        file_write(path, "before", 6);
+        shell(&said, "PATH=%s:$PATH STREAMERD_SOCKET=%s ONCE=1 sh " SCRIPT " %s 2>&1", build_path(""), socket, path);
+        char *text = file_read(path, NULL);
+        ck_assert_msg(strncmp(text, "# +expiry-time=20", 17) == 0, "%s: %s", said, text);
+        return text;
+}
+
+static char *label_of(const char *name)
+{
+        char *said;
+        int r = shell(&said, "sh " SCRIPT " --label '%s'", name);
+        ck_assert_msg(r == 0, "%s", said);
+        said[strcspn(said, "\n")] = '\0';
+        return said;
+}
+
+static bool has_label(const char *text, const char *label)
+{
+        return strstr(text, format_text("\n%s=true\n", label)) != NULL;
+}
+
 TEST(ready_models_become_features_of_the_node)
 {
-        client_load(client, fixture_write(model_mixed(5, 1 << 16), "labelled.safetensors"), "org/a name");
-        client_load_fails(client, fixture_path("absent.safetensors"), "absent", STREAMER_ENOENT, NULL);
-        char *said, *features = suite_path("features");
+        client_load(client, fixture_write(model_mixed(5, 1 << 16), "labelled.safetensors"), "org/a \"name");
+        char *text = features(test_daemon.socket);
+        ck_assert_msg(has_label(text, "streamerd-model-witness"), "%s", text);
+        ck_assert_msg(has_label(text, label_of("org/a \"name")), "%s", text);
+        client_unload(client, "org/a \"name");
+        ck_assert(!has_label(features(test_daemon.socket), label_of("org/a \"name")));
+}
+
+/* Its name is the last one of the list. */
+TEST(a_model_that_is_not_ready_hides_no_other)
+{
+        char *path = fixture_path("broken.safetensors");
+        file_write(path, "no model", 8);
+        client_load_fails(client, path, "zzz", STREAMER_EFAILED, NULL);
+        ck_assert_str_eq(client_state(client, "zzz"), "failed");
+        char *text = features(test_daemon.socket);
+        ck_assert_msg(has_label(text, "streamerd-model-witness"), "%s", text);
+        ck_assert_msg(strstr(text, "zzz") == NULL, "%s", text);
+        client_unload(client, "zzz");
+}
+
+TEST(without_a_daemon_no_model_is_ready)
+{
+        ck_assert_ptr_null(strstr(features(suite_path("no-socket")), "true"));
+}
+
+static const char *const names[] = {
+        "llama-3-8b",
+        "A_B",
+        "the-name-of-a-model-that-just-fits-into-a-label",
+        "A/B",
+        "A:B",
+        "-dash",
+        "trail.",
+        "...",
+        "a b",
+        "a\"b",
+        "a\\b",
+        "$(id)",
+        "*",
+        "org/the-name-of-a-model-that-is-longer-than-a-label-may-be-1",
+        "org/the-name-of-a-model-that-is-longer-than-a-label-may-be-2",
+};
+#define PLAIN_NAMES 3
+
+/* As Kubernetes asks: at most 63 of these characters, a letter or a digit at each end. */
+TEST(models_have_labels_of_their_own, EACH(names))
+{
+        const char *label = label_of(names[_i]);
+        ck_assert_uint_le(strlen(label), 63);
+        ck_assert_uint_eq(strspn(label, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."),
+                          strlen(label));
+        ck_assert_ptr_null(strchr("-_.", label[strlen(label) - 1]));
+        for (int i = 0; i < _i; i++)
+                ck_assert_str_ne(label, label_of(names[i]));
+        if (_i < PLAIN_NAMES)
+                ck_assert_str_eq(label, format_text("streamerd-model-%s", names[_i]));
+}
+
+/* Its signal has no default action in the first process of a container. */
+TEST(the_script_ends_at_once_and_takes_the_labels_along)
+{
+        char *said, *path = suite_path("running");
         int r = shell(&said,
-                      "PATH=%s:$PATH STREAMERD_SOCKET=%s ONCE=1 sh config/kubernetes/chart/files/label-models.sh %s",
-                      build_path(""), test_daemon.socket, features);
-        ck_assert_msg(r == 0, "%s", said);
-        char *text = file_read(features, NULL);
-        ck_assert_msg(strncmp(text, "# +expiry-time=20", 17) == 0, "%s", text);
-        ck_assert_msg(strstr(text, "\nstreamerd-model-witness=true\n") != NULL, "%s", text);
-        ck_assert_msg(strstr(text, "\nstreamerd-model-org_a_name=true\n") != NULL, "%s", text);
-        ck_assert_msg(strstr(text, "absent") == NULL, "%s", text);
-        client_unload(client, "org/a name");
+                      "PATH=%s:$PATH STREAMERD_SOCKET=%s INTERVAL=1000 sh " SCRIPT
+                      " %s & script=$!; until [ -e %s ]; do sleep 0.01; done; kill $script; wait $script",
+                      build_path(""), test_daemon.socket, path, path);
+        ck_assert_msg(r == 0, "%d: %s", r, said);
+        ck_assert_int_eq(access(path, F_OK), -1);
 }
