@@ -436,9 +436,9 @@ kubernetes: | $(BUILD)/deps-python
 
 ## manifests    write $(BUILD)/manifests.yaml: the objects of the Helm chart for the values in VALUES, which are validated
 VALUES ?= config/kubernetes/chart/values.yaml
-manifests: | $(BUILD)/deps-python
+manifests: $(BUILD)/streamerd | $(BUILD)/deps-python
 	@tests/lib/environment.sh $(VENV_KUBERNETES) $(PYTHON) $(KUBERNETES_PACKAGES)
-	@$(VENV_KUBERNETES)/bin/python tests/lib/kubernetes.py render_file $(VALUES) >$(BUILD)/manifests.yaml || \
+	@STREAMERD_BUILD=$(BUILD) $(VENV_KUBERNETES)/bin/python tests/lib/kubernetes.py render_file $(VALUES) >$(BUILD)/manifests.yaml || \
 		{ cat $(BUILD)/manifests.yaml; rm $(BUILD)/manifests.yaml; exit 1; }
 	@echo $(BUILD)/manifests.yaml
 
@@ -472,7 +472,8 @@ COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_comple
 DOC_FILES := $(addprefix config/,alerts.yaml grafana-dashboard.json nginx-slice-cache.conf Containerfile)
 KUBERNETES := $(wildcard $(addprefix config/kubernetes/,*/*.yaml */*.json */*/*.*))
 LINKS_OF_TREE = \[([^]]*)\]\((\.\./)?(docs/)?(include|tests|benchmarks|CONTRIBUTING)[^)]*\)
-INSTALLED_LINKS = sed -E -e 's!$(LINKS_OF_TREE)!\1!g' -e 's!\]\((\.\./)?(docs|config)/!](!g'
+INSTALLED_LINKS = sed -E -e 's!$(LINKS_OF_TREE)!\1!g' -e 's!\]\((\.\./)?(docs|config)/!](!g' \
+	-e 's!\<config/(kubernetes|alerts\.yaml|grafana-dashboard\.json|nginx-slice-cache\.conf|Containerfile)!$(PREFIX)/share/doc/streamerd/\1!g'
 INSTALLED_PATHS = sed -E 's!\<docs/([a-z]+\.md)!$(PREFIX)/share/doc/streamerd/\1!g'
 quiet = $(if $(V),,@)
 to = | install -m 644 /dev/stdin $(DESTDIR)$(1)
@@ -520,7 +521,7 @@ uninstall: all
 	@+$(MAKE) -s install DESTDIR=$(abspath $(STAGE)) >/dev/null
 	@cd $(STAGE) && find . ! -type d | sed 's|^[.]||' | while read -r file; do rm -f "$(DESTDIR)$$file"; done
 	@rm -rf $(DESTDIR)$(PREFIX)/share/doc/streamerd/kubernetes
-	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd include/streamer) 2>/dev/null || :
+	@rmdir $(addprefix $(DESTDIR)$(PREFIX)/,share/streamerd share/doc/streamerd share/doc include/streamer) 2>/dev/null || :
 	@rm -rf $(STAGE)
 
 ## deb          build the Debian packages (docs/packages.md) in $(BUILD)/deb. DEB_VERSION=version; ARCH=arm64: for another architecture

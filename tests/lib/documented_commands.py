@@ -58,6 +58,7 @@ NOT_HERE = {
     ("docs/architecture.md", "streamerctl load"): "a drawing",
     ("docs/disk-cache.md", "$ streamerctl load s3:"): STORE,
     ("docs/disk-cache.md", "streamerctl cache list"): STORE,
+    ("docs/kubernetes.md", "kubectl create secret"): "needs a cluster",
     ("docs/operations.md", "systemctl restart"): MANAGER,
     ("docs/vllm.md", "streamerctl export"): ENGINES,
 }

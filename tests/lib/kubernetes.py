@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import re
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +22,14 @@ import yaml
 TOP = Path(__file__).resolve().parents[2]
 FOLDER = TOP / "config/kubernetes"
 CHART = FOLDER / "chart"
+BUILD = TOP / os.environ.get("STREAMERD_BUILD", "build")
 
 SECRET: dict[str, Any] = {"metrics": {"secretName": "streamerd-metrics"}}
 CERTIFICATE: dict[str, Any] = {"metrics": {"secretName": "streamerd-metrics", "auth": "certificate"}}
 WATCHED = {"monitoring": {"enabled": True, "clientSecretName": "prometheus-client"}}
 GPU = yaml.safe_load((CHART / "values-gpu.yaml").read_text())
+CLAIM = {"name": "models", "mountPath": "/srv/models", "source": {"persistentVolumeClaim": {"claimName": "models"}}}
+CSI = {"csi": {"driver": "csi.streamerd", "readOnly": True}}
 IMAGE_VOLUME = {"volumes": [{"name": "llama", "mountPath": "/srv/models/llama", "source": {"image": {"reference": "r/m:1"}}}]}
 
 # Values that people set, by name.
@@ -31,7 +38,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gpu": GPU,
     "metrics-token": {**SECRET, **WATCHED},
     "metrics-certificate": {**CERTIFICATE, **WATCHED},
+    "metrics-authorities": {**CERTIFICATE, "monitoring": {**WATCHED["monitoring"], "caSecretName": "authority"}},
     "huge-pages": {"resources": {"memory": "2Gi", "hugepages": "64Gi"}},
+    "huge-pages-512": {"resources": {"memory": "2Gi", "hugepages": "64Gi", "hugepageSize": "512Mi"}},
+    "claims": {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "streamerd-gpus"}]},
     "disk-cache": {
         "hostPaths": {"diskCache": "/var/cache/streamerd"},
         "config": {"disk_cache": {"budget": "500GiB", "offline": "allow"}},
@@ -40,7 +50,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "labels": {"nodeLabels": {"enabled": True}},
     "engine": {"engine": {"enabled": True}},
     "engine-gpu": {**GPU, "engine": {**GPU["engine"], "enabled": True}},
-    "engine-csi": {"engine": {"enabled": True, "socketVolume": {"csi": {"driver": "csi.streamerd", "readOnly": True}}}},
+    "engine-csi": {"engine": {"enabled": True, "socketVolume": CSI, "volumes": [CLAIM]}},
+    "engine-store": {"engine": {"enabled": True, "socketVolume": CSI, "source": "s3://models/llama/"}},
     "image": IMAGE_VOLUME,
     "bare": {"priorityClass": {"create": False, "name": "system-node-critical"}, "networkPolicy": {"enabled": False}},
     "more": {
@@ -51,29 +62,80 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "listen": "[::]",
     },
 }
+DISK_CACHE = {"hostPaths": {"diskCache": "/var/cache/streamerd"}}
 # Values that the schema refuses.
 WRONG: list[dict[str, Any]] = [
     {"unknown": 1},
+    {"config": None},
+    {"networkPolicy": None},
+    {"metrics": {"port": None}},
     {"config": {"devices": [], "roots": ["/srv"]}},
+    {"config": {"devices": [1]}},
+    {"config": {"nosuch": 1}},
+    {"config": {"limits": {"nosuch": 1}}},
+    {"config": {"disk_cache": {"path": "/var/cache/streamerd"}}},
     {"config": {"socket": "/tmp/s"}},
     {"config": {"metrics": {"listen": "0.0.0.0:1"}}},
+    {"listen": "::"},
+    {"listen": "localhost"},
     {"resources": {"memory": "lots"}},
+    {"resources": {"memory": "0"}},
     {"resources": {"hugepages": "64 GiB"}},
+    {"resources": {"hugepageSize": "3Mi"}},
+    {"resourceClaims": [{"name": "gpus"}]},
+    {"image": {"tag": "sha256:" + 64 * "a"}},
+    {"image": {"repository": "a: b"}},
     {"healthPort": 0},
     {"metrics": {"auth": "none"}},
+    {"podLabels": {"app.kubernetes.io/name": "other"}},
+    {"podLabels": {"note": "no: label"}},
+    {"podAnnotations": {"checksum/config": "0"}},
+    {"monitoring": {"labels": {"app.kubernetes.io/instance": "other"}}},
     {"updateStrategy": {"type": "Recreate"}},
+    {"updateStrategy": {"type": "OnDelete", "rollingUpdate": {"maxUnavailable": 1}}},
+    {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}}},
+    {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
     {"volumes": [{"name": "models", "mountPath": "relative", "source": {"emptyDir": {}}}]},
+    {"volumes": [{"name": "config", "mountPath": "/srv/models", "source": {"emptyDir": {}}}]},
+    {"volumes": [{"name": "models", "mountPath": "/srv/models", "source": {"nosuch": {}}}]},
+    {"volumes": [{"name": 64 * "a", "mountPath": "/srv/models", "source": {"emptyDir": {}}}]},
+    {"hostPaths": {"state": "/var/lib/../streamerd"}},
+    {"hostPaths": {"socket": "/run/" + 88 * "a"}},
     {"engine": {"timeout": "soon"}},
+    {"engine": {"image": ""}},
+    {"engine": {"model": "--help"}},
     {"priorityClass": {"value": 2000000000}},
+    {"priorityClass": {"name": ""}},
+    {"priorityClass": {"name": "system-node-critical"}},
     {"engine": {"socketVolume": {"csi": {}, "hostPath": {}}}},
 ]
+# Values that contradict each other, and what the chart says.
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    (DISK_CACHE, "hostPaths.diskCache requires config.disk_cache.budget"),
+    ({"config": {"disk_cache": {"budget": "1GiB"}}}, "config.disk_cache.budget requires hostPaths.diskCache"),
+    ({"metrics": {"secretName": "s", "port": 9465}}, "metrics.port and healthPort are the same: 9465"),
+    ({"hostPaths": {"state": "/run/streamerd"}}, "the path /run/streamerd is used twice"),
+    ({"volumes": [CLAIM, {**CLAIM, "mountPath": "/srv/others"}]}, "volumes: the name models is used twice"),
+    ({"volumes": [CLAIM, {**CLAIM, "name": "others"}]}, "the path /srv/models is used twice"),
+    ({"resources": {"memory": "2Gi", "hugepages": "65Mi"}}, "65Mi is not a multiple of hugepageSize, 2Mi"),
+    ({"resources": {"memory": "63Gi"}}, "resources.memory: less than the budgets"),
+    ({"config": {"devices": ["host=32GiB", {"device": "host", "budget": "64GiB"}]}}, "resources.memory: less than the budgets"),
+    ({**GPU, "resources": {"memory": "60Gi"}}, "resources.memory: less than twice config.host_cache"),
+    ({"monitoring": {"enabled": True}}, "monitoring.enabled requires metrics.secretName"),
+    ({**CERTIFICATE, "monitoring": {"enabled": True}}, "requires monitoring.clientSecretName"),
+    ({"engine": {"enabled": True, "socketVolume": CSI}}, "engine.socketVolume: "),
+    ({"resourceClaims": 2 * VARIANTS["claims"]["resourceClaims"]}, "resourceClaims: the name gpus is used twice"),
+]
+# Texts that are other kinds of values in YAML, where they are not quoted, and paths that are not part of a flow mapping.
+WORDS = ["123", "1e3", "true", "on", "null", "0x10"]
+PATHS = ["/a,b", "/a #b", "/a}b", '/a"b', "/a b", "/a{b"]
 # The kustomize folders, by the templates of their files.
-FOLDERS = {
-    "base": ["priorityclass.yaml", "daemonset.yaml", "networkpolicy.yaml"],
-    "monitoring": ["monitoring.yaml"],
-    "engine": ["engine.yaml"],
+DAEMON = ["priorityclass.yaml", "daemonset.yaml", "networkpolicy.yaml"]
+FOLDERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "base": ({}, DAEMON),
+    "monitoring": ({**SECRET, "monitoring": {"enabled": True}}, [*DAEMON, "monitoring.yaml"]),
+    "engine": ({"engine": {"enabled": True}}, ["engine.yaml"]),
 }
-FOLDER_VALUES = {**SECRET, "monitoring": {"enabled": True}, "engine": {"enabled": True}}
 COMMENT = "# Written by `make kubernetes` from config/kubernetes/chart.\n"
 KUSTOMIZATION = """apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -83,6 +145,8 @@ resources:
 CONFIG_MAP = """configMapGenerator:
   - name: streamerd-config
     files: [streamerd.yaml]
+    options:
+      labels:
 """
 
 
@@ -90,28 +154,42 @@ CONFIG_MAP = """configMapGenerator:
 
 
 @functools.cache
-def rendered(values: str) -> dict[str, str]:
+def rendered(values: str, release: str) -> dict[str, str]:
     from helm_python.chart import Chart
 
     with Chart.load(CHART) as chart:
         chart.validate_schema(json.loads(values))
-        return dict(chart.render(json.loads(values), name="streamerd", namespace="streamerd"))
+        return dict(chart.render(json.loads(values), name=release, namespace="streamerd"))
 
 
-def render(values: dict[str, Any]) -> dict[str, str]:
+def render(values: dict[str, Any], release: str = "streamerd") -> dict[str, str]:
     """The text of each template that is not empty."""
-    texts = rendered(json.dumps(values))
+    texts = rendered(json.dumps(values), release)
     return {Path(name).name: text for name, text in texts.items() if text.strip() and not name.endswith(".tpl")}
 
 
-def objects(values: dict[str, Any]) -> list[dict[str, Any]]:
-    return [o for text in render(values).values() for o in yaml.safe_load_all(text) if o]
+class UniqueKeys(yaml.SafeLoader):
+    """Of two members of one name YAML's loader takes the last; Kubernetes refuses them."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        assert len(set(keys)) == len(keys), f"a key occurs twice: {keys}"
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def objects(values: dict[str, Any], release: str = "streamerd") -> list[dict[str, Any]]:
+    return [o for text in render(values, release).values() for o in yaml.load_all(text, UniqueKeys) if o]
 
 
 def one(values: dict[str, Any], kind: str) -> dict[str, Any]:
     found = [o for o in objects(values) if o["kind"] == kind]
     assert len(found) == 1, f"{len(found)} objects of the kind {kind}"
     return found[0]
+
+
+def one_of(values: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
+    return next(o for o in objects(values) if o["kind"] == kind and o["metadata"]["name"] == name)
 
 
 def pod(values: dict[str, Any], kind: str = "DaemonSet") -> dict[str, Any]:
@@ -128,8 +206,7 @@ def main_container(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def config(values: dict[str, Any]) -> str:
-    found = [o for o in objects(values) if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "streamerd-config"]
-    text: str = found[0]["data"]["streamerd.yaml"]
+    text: str = one_of(values, "ConfigMap", "streamerd-config")["data"]["streamerd.yaml"]
     return text
 
 
@@ -137,15 +214,18 @@ def config(values: dict[str, Any]) -> str:
 
 
 def folder_files() -> dict[Path, str]:
-    rendered = render(FOLDER_VALUES)
     files: dict[Path, str] = {}
-    for folder, templates in FOLDERS.items():
+    for folder, (values, templates) in FOLDERS.items():
+        rendered = render(values)
         for name in templates:
             lines = [line for line in rendered[name].splitlines(keepends=True) if "checksum/config" not in line]
             files[FOLDER / folder / name] = COMMENT + "".join(lines).replace("      annotations:\n    spec:", "    spec:").strip() + "\n"
         text = KUSTOMIZATION + "".join(f"  - {name}\n" for name in templates)
-        files[FOLDER / folder / "kustomization.yaml"] = COMMENT + text + (CONFIG_MAP if folder == "base" else "")
-    files[FOLDER / "base/streamerd.yaml"] = COMMENT + config(FOLDER_VALUES)
+        if templates[0] in DAEMON:
+            files[FOLDER / folder / "streamerd.yaml"] = COMMENT + config(values)
+            labels = one_of(values, "ConfigMap", "streamerd-config")["metadata"]["labels"]
+            text += CONFIG_MAP + "".join(f'        {key}: "{value}"\n' for key, value in labels.items())
+        files[FOLDER / folder / "kustomization.yaml"] = COMMENT + text
     return files
 
 
@@ -183,11 +263,33 @@ def schema() -> None:
             raise AssertionError(f"the schema accepts {values}")
 
 
-def validate(values: dict[str, Any], version: str) -> None:
+def contradictions() -> None:
+    from helm_python.errors import HelmError
+
+    for values, says in CONTRADICTIONS:
+        try:
+            render(values)
+        except HelmError as e:
+            assert says in str(e), f"{values}: {e}"
+            continue
+        raise AssertionError(f"the chart accepts {values}")
+
+
+def configuration_keys() -> None:
+    """The schema knows the keys of the daemon's configuration, but for those that the chart sets."""
+    table = re.findall(r'^        \{"([a-z0-9_.]+)",', (TOP / "daemon/config/table.c").read_text(), re.M)
+    known = json.loads((CHART / "values.schema.json").read_text())["properties"]["config"]["properties"]
+    keys = {f"{key}.{name}" for key, value in known.items() for name in value.get("propertyNames", {"enum": []})["enum"]}
+    keys |= {key for key, value in known.items() if "propertyNames" not in value}
+    own = {key for key in table if key in ("socket", "state", "disk_cache.path") or key.startswith(("metrics.", "health."))}
+    assert keys == set(table) - own, f"{keys ^ (set(table) - own)}"
+
+
+def validate(values: dict[str, Any], version: str, release: str = "streamerd") -> None:
     """Kubernetes' own objects, strictly."""
     import kubernetes_validate
 
-    for o in objects(values):
+    for o in objects(values, release):
         if o["apiVersion"].startswith("monitoring.coreos.com/"):
             continue
         try:
@@ -210,10 +312,70 @@ def manifests() -> None:
             validate(values, version)
 
 
+def quoted() -> None:
+    """A text stays the text that it is, whatever it would be in YAML."""
+    everything = {**GPU, **SECRET, "nodeLabels": {"enabled": True}, "engine": {"enabled": True}}
+    for word in WORDS:
+        values = {
+            **everything,
+            "metrics": {"secretName": word},
+            "monitoring": {"enabled": True, "namespace": word, "caSecretName": word, "labels": {"team": word}},
+            "runtimeClassName": word,
+            "priorityClass": {"name": word},
+            "volumes": [{**CLAIM, "name": word}],
+            "image": {"repository": word, "tag": word},
+            "podLabels": {"team": word},
+            "engine": {"enabled": True, "image": word, "model": word},
+        }
+        validate(values, latest(), word)
+        found = objects(values, word)
+        assert {o["metadata"]["name"] for o in found} == {word, f"{word}-config", f"{word}-dashboard", f"{word}-engine"}
+        for o in found:
+            labels = o["metadata"].get("labels", {})
+            assert labels["app.kubernetes.io/instance"] == word and all(isinstance(v, str) for v in labels.values())
+    for path in PATHS:
+        values = {
+            **everything,
+            **{"hostPaths": {"socket": path, "state": f"{path}/state", "diskCache": f"{path}/cache"}},
+            "config": {**GPU["config"], "disk_cache": {"budget": "1GiB"}},
+            "volumes": [{**CLAIM, "mountPath": f"{path}/models"}],
+            "nodeLabels": {"enabled": True, "path": f"{path}/features"},
+            "engine": {"enabled": True, "source": f"{path}/models/m"},
+        }
+        validate(values, latest())
+        assert {m["mountPath"] for m in main_container(values)["volumeMounts"]} >= {path, f"{path}/state", f"{path}/models"}
+        assert f"{path}/cache" in pod(values)["initContainers"][0]["command"]
+    image = {"image": {"repository": "registry:5000/streamerd", "digest": "sha256:" + 64 * "a"}}
+    assert main_container(image)["image"] == "registry:5000/streamerd@sha256:" + 64 * "a"
+
+
+def check_configuration(values: dict[str, Any]) -> None:
+    """As the daemon does that reads it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(config(values))
+        file.flush()
+        command = [BUILD / "streamerd", "--config", file.name, "--check-config"]
+        result = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
+    said = (result.stdout + result.stderr).replace(file.name, "streamerd.yaml").strip()
+    assert result.returncode == 0, f"config: {said}"
+
+
+def configurations() -> None:
+    for values in VARIANTS.values():
+        check_configuration(values)
+
+
 def render_file(path: str) -> None:
-    """Prints the objects of a file of values, once they are valid."""
+    """Prints the objects of a file of values, once they and the configuration are valid."""
+    from helm_python.errors import HelmError
+
     values = yaml.safe_load(Path(path).read_text()) or {}
+    try:
+        render(values)
+    except HelmError as e:
+        raise AssertionError(e) from e
     validate(values, latest())
+    check_configuration(values)
     for name, text in sorted(render(values).items()):
         print(f"---\n# {name}\n{text.strip()}")
 
@@ -242,15 +404,16 @@ def restricted() -> None:
             assert security["capabilities"]["drop"] == ["ALL"], c["name"]
             added = security["capabilities"].get("add", [])
             assert added == (["CHOWN"] if c["name"] == "directories" else []), c["name"]
-    for name in ("engine", "engine-gpu", "engine-csi"):
+    for name in ("engine", "engine-gpu", "engine-csi", "engine-store"):
         spec = pod(VARIANTS[name], "Deployment")
         security = spec["securityContext"]
         assert security["runAsNonRoot"] and security["supplementalGroups"] == [990]
         for c in containers(spec):
             assert not c["securityContext"]["allowPrivilegeEscalation"]
             assert c["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    kinds = [next(k for k in v if k != "name") for v in pod(VARIANTS["engine-csi"], "Deployment")["volumes"]]
-    assert kinds == ["csi"], "a volume that the profile forbids"
+    for name in ("engine-csi", "engine-store"):
+        kinds = {next(k for k in v if k != "name") for v in pod(VARIANTS[name], "Deployment")["volumes"]}
+        assert kinds <= {"csi", "emptyDir", "persistentVolumeClaim"}, "a volume that the profile forbids"
 
 
 def guaranteed() -> None:
@@ -259,7 +422,38 @@ def guaranteed() -> None:
         for c in containers(pod(values)):
             r = c["resources"]
             assert r["requests"] == r["limits"] and {"cpu", "memory"} <= set(r["limits"]), f"{name}: {c['name']}"
-    assert main_container(VARIANTS["huge-pages"])["resources"]["limits"]["hugepages-2Mi"] == "64Gi"
+    for name, size in (("huge-pages", "2Mi"), ("huge-pages-512", "512Mi")):
+        limits = main_container(VARIANTS[name])["resources"]["limits"]
+        assert {k: v for k, v in limits.items() if k.startswith("hugepages-")} == {f"hugepages-{size}": "64Gi"}
+
+
+def claims() -> None:
+    """The pod has them, and so has the daemon's container."""
+    values = VARIANTS["claims"]
+    assert pod(values)["resourceClaims"] == values["resourceClaims"]
+    assert main_container(values)["resources"]["claims"] == [{"name": "gpus"}]
+
+
+def engine() -> None:
+    """A server sees the files of a path, at the same path as the daemon, and writes below a folder of its own."""
+    for name in ("engine", "engine-gpu", "engine-csi"):
+        values = VARIANTS[name]
+        c = pod(values, "Deployment")["containers"][0]
+        source = c["args"][c["args"].index("--model") + 1]
+        mounts = {m["mountPath"]: m for m in c["volumeMounts"]}
+        assert any(source.startswith(path + "/") and mounts[path]["readOnly"] for path in mounts), f"{name}: no volume with {source}"
+        home = next(e["value"] for e in c["env"] if e["name"] == "HOME")
+        assert not mounts[home].get("readOnly"), f"{name}: {home}"
+    volumes = {v["name"] for v in pod(VARIANTS["engine-store"], "Deployment")["volumes"]}
+    assert volumes == {"streamerd", "cache"}, f"of a store: {volumes}"
+
+
+def base_is_complete() -> None:
+    """It needs no object that it does not have: no secret, and its own ConfigMap and PriorityClass."""
+    text = "".join(path.read_text() for path in (FOLDER / "base").iterdir())
+    assert "secret" not in text.lower(), "base needs a secret"
+    priority = yaml.safe_load((FOLDER / "base/priorityclass.yaml").read_text())["metadata"]["name"]
+    assert yaml.safe_load((FOLDER / "base/daemonset.yaml").read_text())["spec"]["template"]["spec"]["priorityClassName"] == priority
 
 
 def folders() -> None:
@@ -272,7 +466,7 @@ def folders() -> None:
 
 def monitoring() -> None:
     """The project's own rules and dashboard; the job that they select; the proof that the daemon asks for."""
-    for name in ("metrics-token", "metrics-certificate"):
+    for name in ("metrics-token", "metrics-certificate", "metrics-authorities"):
         values = VARIANTS[name]
         rule = one(values, "PrometheusRule")
         assert rule["spec"] == yaml.safe_load((TOP / "config/alerts.yaml").read_text())
@@ -283,6 +477,8 @@ def monitoring() -> None:
         daemon = yaml.safe_load(config(values))["metrics"]
         assert ("authorization" in endpoint) == ("token_file" in daemon), name
         assert ("cert" in endpoint["tlsConfig"]) == ("client_ca" in daemon), name
+        ca = values["monitoring"].get("caSecretName", "streamerd-metrics")
+        assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": ca, "key": "ca.crt"}, name
         labels = one(values, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
         for selector in (one(values, "PodMonitor")["spec"]["selector"], one(values, "NetworkPolicy")["spec"]["podSelector"]):
             assert selector["matchLabels"].items() <= labels.items()

@@ -38,7 +38,7 @@ TEST(install_says_what_remains_and_uninstall_leaves_no_file)
         make("uninstall");
         shell(&left, "find '%s' ! -type d", stage);
         ck_assert_str_eq(left, format_text("%s/usr/lib/other\n", stage));
-        ck_assert_int_ne(access(suite_path("stage/usr/share/doc/streamerd"), F_OK), 0);
+        ck_assert_int_ne(access(suite_path("stage/usr/share/doc"), F_OK), 0);
 }
 
 /* Whoever installs, with whatever umask; and without the source tree. */
@@ -59,6 +59,16 @@ TEST(installed_documents_are_readable_and_refer_to_installed_files)
         ck_assert_str_eq(out, "");
         shell(&out, "grep -c '/usr/share/doc/streamerd/restart.md' '%s/usr/share/streamerd/streamerd.yaml'", stage);
         ck_assert_int_ge(atoi(out), 1);
+        /* Paths in commands, too. */
+        shell(&out, "cd '%s/usr/share/doc/streamerd' && grep -nE 'config/(kubernetes|alerts|nginx|Containerfile)' *.md",
+              stage);
+        ck_assert_str_eq(out, "");
+        shell(&out,
+              "cd '%s' && grep -ohE 'usr/share/doc/streamerd/[A-Za-z0-9/_.-]*[A-Za-z0-9]' usr/share/doc/streamerd/*.md "
+              "| "
+              "sort -u | while read -r path; do [ -e \"$path\" ] || echo \"$path\"; done",
+              stage);
+        ck_assert_str_eq(out, "");
 }
 
 /* Where only this library's file is known, as on a machine without the packages to build it. */

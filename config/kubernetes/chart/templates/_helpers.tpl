@@ -1,6 +1,6 @@
 {{- define "streamerd.selector" -}}
 app.kubernetes.io/name: streamerd
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "streamerd.labels" -}}
@@ -9,7 +9,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
 {{- define "streamerd.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ printf "%s@%s" .repository .digest | quote }}
+{{- else -}}
+{{ printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) | quote }}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "streamerd.config" -}}
