@@ -51,6 +51,12 @@ static int compare_ordered(const struct tree_node *a, const struct tree_node *b)
         return compare_models(ordered(a), ordered(b));
 }
 
+static int compare_with_place(const void *place, const struct tree_node *node)
+{
+        const struct place at = place_of(ordered(node));
+        return compare_place(place, &at);
+}
+
 static int compare_due(const struct tree_node *a, const struct tree_node *b)
 {
         return compare_models(queued(a), queued(b));
@@ -106,10 +112,13 @@ static void set_state(struct desired_model *m, enum desired_state state)
         bool listed = is_listed(m);
 #define TO(state) (1u << DESIRED_##state)
         static const unsigned allowed[] = {
-                [DESIRED_WAITING] = TO(RESOLVING) | TO(LOADING) | TO(READY) | TO(GIVEN_UP),
+                [DESIRED_WAITING] = TO(RESOLVING) | TO(LOADING) | TO(READY) | TO(GIVEN_UP) | TO(CANCELLED),
                 [DESIRED_RESOLVING] = TO(WAITING) | TO(LOADING) | TO(GIVEN_UP) | TO(REMOVED),
-                [DESIRED_LOADING] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
-                [DESIRED_GIVEN_UP] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
+                [DESIRED_LOADING] = TO(WAITING) | TO(READY) | TO(GIVEN_UP) | TO(CANCELLED),
+                [DESIRED_READY] = TO(WAITING) | TO(UNLOADED),
+                [DESIRED_GIVEN_UP] = TO(WAITING) | TO(READY) | TO(CANCELLED),
+                [DESIRED_CANCELLED] = TO(WAITING) | TO(READY) | TO(CANCELLED),
+                [DESIRED_UNLOADED] = 0,
         };
 #undef TO
         require(!listed || *count_of(m) > 0);
@@ -130,7 +139,7 @@ static void notify(struct desired *d)
 
 static bool is_pending(const struct desired_model *m)
 {
-        return m->state != DESIRED_READY;
+        return m->state != DESIRED_READY && m->state != DESIRED_UNLOADED;
 }
 
 /* Of a restored model. */
@@ -243,8 +252,10 @@ static struct desired_model *next_of(const struct desired_model *m)
 static void settle_consume(struct desired_model *m, bool ready)
 {
         struct desired *d = m->desired;
-        set_state(m, ready ? DESIRED_READY : DESIRED_GIVEN_UP);
+        set_state(m, ready ? DESIRED_READY : DESIRED_CANCELLED);
         m->error = (struct error){0};
+        m->evicted = false;
+        m->checked_ns = now_ns();
         if (!ready) {
                 m->attempts = 0;
                 error_set(&m->error, STREAMER_ECANCELED, "cancelled");
@@ -256,8 +267,15 @@ static void settle_consume(struct desired_model *m, bool ready)
 
 /* ---- devices ---- */
 
+static bool is_ready_on(const struct desired_model *m, const struct device *device)
+{
+        return device != NULL &&
+               resident_on(m->desired->loads->resident, m->spec.name, GENERATION_READY, device) != NULL;
+}
+
 /* The devices on which the model is to be loaded. A restored model is not loaded where its name is resident, whatever
- * the source; a configured one may replace another source there. Ranks are loaded together. */
+ * the source, nor is one that was evicted; another configured one may replace another source there. Ranks are loaded
+ * together. */
 static size_t list_missing(const struct desired_model *m, const char *devices[LOAD_DEVICES])
 {
         struct resident *resident = m->desired->loads->resident;
@@ -265,9 +283,10 @@ static size_t list_missing(const struct desired_model *m, const char *devices[LO
         size_t n = 0;
         for (size_t i = 0; i < s->n_devices; i++) {
                 const struct device *device = resident_device(resident, s->devices[i].uuid, NULL);
-                bool serves = m->origin == DESIRED_RESTORED && device != NULL &&
-                              (resident_on(resident, s->name, GENERATION_READY, device) != NULL ||
-                               resident_on(resident, s->name, GENERATION_LOADING, device) != NULL);
+                bool restored = m->origin == DESIRED_RESTORED;
+                bool serves = (restored || m->evicted) && is_ready_on(m, device);
+                serves |= restored && device != NULL &&
+                          resident_on(resident, s->name, GENERATION_LOADING, device) != NULL;
                 if (s->devices[i].pinned && !serves)
                         devices[n++] = s->devices[i].uuid;
         }
@@ -470,8 +489,88 @@ static void on_start_next(struct callback *callback)
         }
 }
 
+/* ---- models that were ready ---- */
+
+/* Whether the name was lost on the device since the last check and somebody misses it: it was evicted, or damaged. */
+static bool is_missing_on(const struct desired_model *m, const struct device *device, struct error *error)
+{
+        struct resident *resident = m->desired->loads->resident;
+        const struct ended *e = NULL;
+        if (device == NULL || is_ready_on(m, device))
+                return false;
+        if (resident_on(resident, m->spec.name, GENERATION_CACHED, device) != NULL) {
+                error_set(error, STREAMER_ENOMEM, "%s", end_name(END_EVICTED));
+                return true;
+        }
+        while ((e = ended_find(&resident->ended, m->spec.name, e)) != NULL && e->at_ns > m->checked_ns) {
+                if (strcmp(e->device, device->name) != 0 || e->reason.end == END_FAILED)
+                        continue;
+                bool missing = e->reason.end == END_EVICTED || e->reason.end == END_DAMAGED;
+                if (missing)
+                        error_set(error, STREAMER_ENOMEM, "%s: %s", end_name(e->reason.end), e->reason.text ?: "");
+                return missing;
+        }
+        return false;
+}
+
+static void retry_evicted(struct desired_model *m, const struct error *error)
+{
+        char title[REDACTED_SOURCE];
+        require(m->state == DESIRED_READY && m->origin == DESIRED_CONFIGURED);
+        m->error = *error;
+        m->evicted = true;
+        m->attempts = 0;
+        set_state(m, DESIRED_WAITING);
+        retry_at(m, now_ns() + m->desired->limits->preload_retry_ns);
+        desired_title(title, m);
+        log_event(LOG_LEVEL_WARN, LOG_NO_ID, LOG_FIELDS(LOG_TEXT("model", title)),
+                  "preload: %s: missing until there is memory for it: %s", title, error->text);
+        notify(m->desired);
+}
+
+/* READY: whether it is still, is missing, or was unloaded on all of its devices. */
+static void check_ready(struct desired_model *m)
+{
+        struct error error = {0};
+        bool serves = false, missing = false;
+        require(m->state == DESIRED_READY);
+        for (size_t i = 0; i < m->spec.n_devices; i++) {
+                const struct device *device =
+                        resident_device(m->desired->loads->resident, m->spec.devices[i].uuid, NULL);
+                bool *pinned = &m->spec.devices[i].pinned;
+                serves |= is_ready_on(m, device);
+                *pinned = is_missing_on(m, device, &error);
+                missing |= *pinned;
+        }
+        m->checked_ns = now_ns();
+        if (missing && m->spec.ranks)
+                set_pins(m, true);
+        if (missing)
+                retry_evicted(m, &error);
+        else if (!serves)
+                set_state(m, DESIRED_UNLOADED);
+}
+
+/* Compares what was ready with what is resident, if that has changed. */
+static void check_configured(struct desired *d)
+{
+        static const struct place first = {DESIRED_CONFIGURED, UINT_MAX, 0};
+        const struct tree_node *node = tree_from(&d->models, &first, compare_with_place);
+        if (d->n_checked == d->loads->resident->n_changes)
+                return;
+        d->n_checked = d->loads->resident->n_changes;
+        for (; node != NULL; node = tree_next(node)) {
+                struct desired_model *m = ordered(node);
+                if (m->state == DESIRED_READY)
+                        check_ready(m);
+                else if (m->state == DESIRED_WAITING && m->evicted && is_complete(m))
+                        settle_consume(m, true);
+        }
+}
+
 uint64_t desired_tick(struct desired *d, uint64_t now)
 {
+        check_configured(d);
         struct desired_model *next;
         while ((next = tree_item(tree_first(&d->later), struct desired_model, in_queue)) != NULL &&
                next->retry_at_ns <= now)
@@ -537,11 +636,11 @@ static struct desired_model *configured_new(struct desired *d, const struct mode
 /* A configured model is desired on all of its devices again. */
 static void rearm(struct desired_model *m)
 {
-        if (m->state == DESIRED_READY)
+        if (!is_pending(m))
                 return;
         if (m->origin == DESIRED_CONFIGURED)
                 set_pins(m, true);
-        if (m->state != DESIRED_GIVEN_UP)
+        if (m->state != DESIRED_GIVEN_UP && m->state != DESIRED_CANCELLED)
                 return;
         m->attempts = 0;
         m->error = (struct error){0};
@@ -828,12 +927,6 @@ const struct desired_model *desired_next(const struct desired_model *m)
         return pending_from(tree_next(&m->by_name));
 }
 
-static int compare_with_place(const void *place, const struct tree_node *node)
-{
-        const struct place at = place_of(ordered(node));
-        return compare_place(place, &at);
-}
-
 const struct desired_model *desired_after(const struct desired *d, enum desired_origin origin, unsigned priority,
                                           uint64_t sequence)
 {
@@ -846,7 +939,7 @@ size_t desired_count(const struct desired *d, enum desired_origin origin)
         size_t n = 0;
         for (enum desired_state state = 0; state < DESIRED_STATES; state++)
                 n += d->n_in_state[origin][state];
-        return n;
+        return n - d->n_in_state[origin][DESIRED_CANCELLED] - d->n_in_state[origin][DESIRED_UNLOADED];
 }
 
 bool desired_pending(const struct desired *d, enum desired_origin origin)
@@ -856,12 +949,19 @@ bool desired_pending(const struct desired *d, enum desired_origin origin)
 
 bool desired_failed(const struct desired_model *m)
 {
-        return m->state == DESIRED_GIVEN_UP || (m->state == DESIRED_WAITING && m->error.code != 0);
+        return m->state == DESIRED_GIVEN_UP || m->state == DESIRED_CANCELLED ||
+               (m->state == DESIRED_WAITING && m->error.code != 0);
+}
+
+bool desired_dismissed(const struct desired_model *m)
+{
+        return m->state == DESIRED_CANCELLED || m->state == DESIRED_UNLOADED;
 }
 
 const char *desired_state_name(const struct desired_model *m)
 {
-        return desired_failed(m)             ? "failed"
+        return desired_dismissed(m)          ? "unloaded"
+               : desired_failed(m)           ? "failed"
                : m->state == DESIRED_READY   ? "ready"
                : m->state == DESIRED_WAITING ? "waiting"
                                              : "loading";

@@ -10,8 +10,11 @@
  *      ^                                             |
  *      +---- the attempt failed, or not everywhere --+
  *      |                                             |
- *      +---- a reload ------------- GIVEN_UP < ------+               a permanent error, or cancelled
+ *      +---- a reload ------------- GIVEN_UP < ------+               a permanent error
+ *      +---- a reload ------------- CANCELLED < - from each before READY, by a client
  *
+ *   READY > WAITING     evicted, or damaged, on some of its devices
+ *   READY > UNLOADED    by a client, since it has expired, or as its name was given to another and lost
  *   RESOLVING > REMOVED from the configuration: freed when the worker returns
  *
  * A tick starts the attempts that are due, until a number of them is under way, and at least one restored model, so
@@ -21,9 +24,11 @@
  * after a pause that doubles up to five minutes. An invalid or unsupported request is not repeated before the next
  * reload. An attempt that a limit on concurrent loads refuses does not count.
  *
- * Replicas that fail alone are retried alone. A configured model that was READY is not loaded again when it is
- * unloaded, and it evicts nothing. A restored model leaves the list instead of becoming READY, or when a client
- * unpins, unloads or cancels it; as long as it is in the list, the snapshots contain it.
+ * Replicas that fail alone are retried alone. A configured model evicts nothing. One that was READY and is evicted is
+ * missing, and is retried as after a failed attempt; one that is unloaded is not desired any more: an operator's
+ * decision is no failure, and readiness must not wait for it. A tick compares those that are READY with what is
+ * resident. A restored model leaves the list instead of becoming READY, or when a client unpins, unloads or cancels it;
+ * as long as it is in the list, the snapshots contain it.
  */
 #pragma once
 
@@ -40,6 +45,8 @@ enum desired_state {
         DESIRED_LOADING,
         DESIRED_READY,
         DESIRED_GIVEN_UP,
+        DESIRED_CANCELLED, /* by a client: not desired before the next reload */
+        DESIRED_UNLOADED,  /* it was READY, and is not desired any more */
         DESIRED_REMOVED,
         DESIRED_STATES,
 };
@@ -63,6 +70,8 @@ struct desired_model {
         const struct model_record *entry; /* configured: of the list, borrowed */
         bool named;                       /* the name is given, not derived from the source */
         bool served;                      /* an attempt reached some of its devices */
+        bool evicted;                     /* it was READY, and is missing where it is still desired */
+        uint64_t checked_ns;              /* READY: what ended until then is known */
         unsigned attempts;
         uint64_t retry_at_ns; /* WAITING: the next attempt, 0: now; else 0 */
         struct error error;   /* of the last attempt; a worker's while RESOLVING */
@@ -83,6 +92,7 @@ struct desired {
         struct callback start_next;      /* begins as many */
         uint64_t last_sequence;
         uint64_t n_changes; /* of the list, and of pins */
+        uint64_t n_checked; /* resident->n_changes when those that are READY were compared with it */
         bool closing;       /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
@@ -118,10 +128,10 @@ void desired_close(struct desired *desired);
 
 /* ---- queries ---- */
 
-/* The first of this name that is not READY; NULL: none. */
-const char *desired_state_name(const struct desired_model *model); /* waiting, loading, ready or failed */
+/* The first of this name that is to be loaded, or was cancelled; NULL: none. */
+const char *desired_state_name(const struct desired_model *model); /* waiting, loading, ready, failed or unloaded */
 const struct desired_model *desired_find(const struct desired *desired, const char *name);
-/* In the order of names, those that are not READY: the first from this name on, and the next one. */
+/* Likewise in the order of names: the first from this name on, and the next one. */
 const struct desired_model *desired_from(const struct desired *desired, const char *name);
 const struct desired_model *desired_next(const struct desired_model *model);
 /* All, by origin, then by falling priority, then by sequence: those that follow a place in this order. */
@@ -131,14 +141,16 @@ const struct desired_model *desired_after(const struct desired *desired, enum de
 #define desired_each_from(m, first)                                                                                    \
         for (const struct desired_model *m = (first); m != NULL;                                                       \
              m = tree_item(tree_next(&m->in_order), const struct desired_model, in_order))
-/* How many there are of this origin, and whether any of them is not READY. */
+/* Whether a client has cancelled or unloaded it: it is not desired, and nothing misses it. */
+bool desired_dismissed(const struct desired_model *model);
+/* How many are desired of this origin, and whether any of them is not READY. */
 size_t desired_count(const struct desired *desired, enum desired_origin origin);
 bool desired_pending(const struct desired *desired, enum desired_origin origin);
 bool desired_failed(const struct desired_model *model);
 /* For logs: the name if it was given, else the redacted source. */
 void desired_title(char out[REDACTED_SOURCE], const struct desired_model *model);
 
-/* ---- requests of clients, for all models of this name that are not READY; false: none ---- */
+/* ---- requests of clients, for all models of this name that desired_find() finds; false: none ---- */
 
 /* Gives the model up on this device (NULL: on all), a configured one until the next reload. A load in progress
  * continues. */

@@ -41,7 +41,8 @@ static void add_preload(char line[STATUS_MAX], const struct desired *desired)
         if (!desired_pending(desired, DESIRED_CONFIGURED))
                 return;
         desired_each_from (m, desired_after(desired, DESIRED_CONFIGURED, UINT_MAX, 0))
-                if (m->state != DESIRED_READY && (desired_failed(m) || m->attempts > 1) && n_failed++ == 0)
+                if (m->state != DESIRED_READY && !desired_dismissed(m) && (desired_failed(m) || m->attempts > 1) &&
+                    n_failed++ == 0)
                         desired_title(first, m);
         format_append(line, STATUS_MAX, "; preload: %zu of %zu ready",
                       desired->n_in_state[DESIRED_CONFIGURED][DESIRED_READY],

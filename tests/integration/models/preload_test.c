@@ -55,16 +55,68 @@ TEST(the_manager_is_notified_of_missing_models)
         await_notify("STATUS=2 models resident, 0 leases");
 }
 
-TEST(an_unloaded_preload_is_not_reloaded)
+/* Of the models to preload; the others were unloaded. */
+static void await_desired(unsigned ready, unsigned failed)
+{
+        AWAIT(client_metric(client, "streamerd_desired_models{state=\"ready\"}") == ready &&
+              client_metric(client, "streamerd_desired_models{state=\"failed\"}") == failed &&
+              client_metric(client, "streamerd_desired_models{state=\"waiting\"}") == 0 &&
+              client_metric(client, "streamerd_desired_models{state=\"loading\"}") == 0);
+        ck_assert(client_metric(client, "streamerd_ready") == (failed == 0));
+}
+
+TEST(an_unloaded_preload_is_neither_reloaded_nor_missing)
 {
         char *path = write_model("a.safetensors");
         configure("preload: [{source: %s}]", path);
         reload(0, "applied");
         await_row(0, "ready", 1);
+        await_desired(1, 0);
         client_unload(client, "a");
+        await_row(0, "unloaded", 1);
+        await_desired(0, 0);
+        reload(0, "applied");
+        await_row(0, "unloaded", 1);
+        ck_assert_str_eq(client_state(client, "a"), "");
+}
+
+TEST(a_preload_that_fails_and_is_unloaded_is_missing_after_the_next_reload)
+{
+        configure("preload: [{source: %s/none.safetensors, name: absent}]", root);
+        reload(0, "applied");
+        await_row(0, "failed", 1);
+        AWAIT(client_metric(client, "streamerd_ready") == 0);
+        client_unload(client, "absent");
+        await_row(0, "unloaded", 0);
+        await_desired(0, 0);
+        reload(0, "applied");
+        await_row(0, "failed", 1);
+        AWAIT(client_metric(client, "streamerd_ready") == 0);
+}
+
+static char *write_large(uint64_t seed, const char *name)
+{
+        char *path = format_text("%s/%s", root, name);
+        model_write(model_mixed(seed, 40 << 20), path);
+        return path;
+}
+
+TEST(an_evicted_preload_is_missing_until_there_is_memory_for_it)
+{
+        char *path = write_large(1, "a.safetensors"), *other = write_large(2, "b.safetensors");
+        configure("preload: [{source: %s, name: a}]", path);
         reload(0, "applied");
         await_row(0, "ready", 1);
-        ck_assert_str_eq(client_state(client, "a"), "");
+        client_load(client, other, "b");
+        await_log("preload: a: missing until there is memory for it: evicted: its memory was needed for b");
+        await_row(0, "failed", 0);
+        AWAIT(client_metric(client, "streamerd_desired_models{state=\"ready\"}") == 0);
+        ck_assert(client_metric(client, "streamerd_ready") == 0);
+        ck_assert_str_eq(client_state(client, "b"), "ready");
+        client_unload(client, "b");
+        await_row(0, "ready", 1);
+        await_desired(1, 0);
+        ck_assert_str_eq(client_state(client, "a"), "ready");
 }
 
 FIXTURE(.each = {NULL, fixture_stop});

@@ -309,6 +309,84 @@ TEST(configured_models_are_loaded_one_after_the_other)
         ck_assert_uint_eq(desired_count(&desired, DESIRED_CONFIGURED), ARRAY_SIZE(entries));
 }
 
+/* "m" is configured, and ready. */
+static void preload_m(void)
+{
+        struct model_record entry = {.source = small_file("small.safetensors", 1), .name = format_text("m")};
+        struct error error = {0};
+        ck_assert_int_eq(model_record_add_device(&entry, "uuid-1", false), 0);
+        ck_assert_int_eq(model_record_add_device(&entry, "uuid-2", false), 0);
+        desired_init(&desired, &loads, &desired_limits);
+        ck_assert_int_eq(desired_configure(&desired, &entry, 1, &error), 0);
+        try_once();
+        desired_tick(&desired, 0);
+        ck_assert_int_eq(the_model()->state, DESIRED_READY);
+        ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
+}
+
+static void lose(size_t device, enum end end)
+{
+        struct generation *g = ready_on(device);
+        end_reason_set(&g->end, end, "why");
+        generation_drop_name(g, "m");
+        desired_tick(&desired, 0);
+}
+
+static const struct {
+        enum end end;
+        const char *missing; /* NULL: nobody misses the model */
+} lost[] = {{END_EVICTED, "evicted: why"}, {END_DAMAGED, "damaged: why"}, {END_UNLOADED, NULL}, {END_EXPIRED, NULL}};
+
+TEST(a_configured_model_that_was_evicted_is_missing, EACH(lost))
+{
+        preload_m();
+        lose(1, lost[_i].end);
+        bool missing = lost[_i].missing != NULL;
+        const struct desired_model *m = the_model();
+        ck_assert(desired_pending(&desired, DESIRED_CONFIGURED) == missing);
+        ck_assert_str_eq(desired_state_name(m), missing ? "failed" : "ready");
+        if (missing)
+                ck_assert_str_eq(m->error.text, lost[_i].missing);
+        else
+                lose(2, lost[_i].end);
+        ck_assert_str_eq(desired_state_name(m), missing ? "failed" : "unloaded");
+        ck_assert(desired_pending(&desired, DESIRED_CONFIGURED) == missing);
+        ck_assert_uint_eq(desired_count(&desired, DESIRED_CONFIGURED), missing);
+        try_once();
+        desired_tick(&desired, 0);
+        ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
+        ck_assert((ready_on(1) != NULL) == missing && (ready_on(2) != NULL) == missing);
+}
+
+/* By a client, also from another source: it stays. */
+TEST(a_configured_model_is_no_more_missing_when_its_name_is_ready)
+{
+        struct watched w;
+        preload_m();
+        lose(1, END_EVICTED);
+        wait_on(&w, small_file("other.safetensors", 2), "m", ON("one"));
+        ends(&w, LOAD_READY);
+        desired_tick(&desired, 0);
+        ck_assert_int_eq(the_model()->state, DESIRED_READY);
+        try_once();
+        serves_small(ready_on(1), 2);
+        serves_small(ready_on(2), 1);
+}
+
+/* On the device, by a client: that it was evicted there before does not count any more. */
+TEST(an_evicted_model_that_is_unloaded_is_not_missing)
+{
+        preload_m();
+        lose(1, END_EVICTED);
+        ck_assert(desired_forget(&desired, "m", "one"));
+        desired_tick(&desired, 0);
+        ck_assert_int_eq(the_model()->state, DESIRED_READY);
+        lose(2, END_EVICTED);
+        ck_assert(desired_forget(&desired, "m", NULL));
+        ck_assert_str_eq(desired_state_name(the_model()), "unloaded");
+        ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
+}
+
 TEST(the_order_of_models_continues_behind_a_place)
 {
         knew("low", nowhere(), ONE_DEVICE)->settings.priority = 1;
