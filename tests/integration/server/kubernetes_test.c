@@ -185,7 +185,7 @@ TEST(the_script_ends_at_once_and_takes_the_labels_along)
 {
         char *said, *path = suite_path("running");
         int r = shell(&said,
-                      "PATH=%s:$PATH STREAMERD_SOCKET=%s INTERVAL=1000 sh " SCRIPT
+                      "PATH=%s:$PATH STREAMERD_SOCKET=%s INTERVAL=60 sh " SCRIPT
                       " %s & script=$!; until [ -e %s ]; do sleep 0.01; done; kill $script; wait $script",
                       build_path(""), test_daemon.socket, path, path);
         ck_assert_msg(r == 0, "%d: %s", r, said);

@@ -46,7 +46,6 @@ if [ "$1" = --label ]; then
 fi
 file=$1
 hidden=${file%/*}/.${file##*/} # a file whose name begins with a dot is ignored until it is complete
-sleeper=
 
 # Without a daemon there are no models.
 look() {
@@ -55,11 +54,10 @@ look() {
 }
 
 # The first process of a container is ended by no signal that it does not handle.
-trap 'kill $sleeper 2>/dev/null; rm -f "$file" "$hidden"; exit 0' TERM INT
+trap 'kill ${!:-} 2>/dev/null; rm -f "$file" "$hidden"; exit 0' TERM INT
 while :; do
         look >"$hidden" && mv "$hidden" "$file"
         [ -z "${ONCE:-}" ] || exit 0
-        sleep "$interval" &
-        sleeper=$!
-        wait "$sleeper"
+        sleep "$interval" >/dev/null 2>&1 &
+        wait $!
 done
