@@ -216,6 +216,7 @@ static void on_changed(struct resident *resident, struct generation *generation,
 {
         struct server *server = resident->context;
         events_changed(server, generation, removed);
+        desired_resident_changed(&server->desired);
         deferred_recheck(server);
 }
 

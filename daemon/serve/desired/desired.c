@@ -568,9 +568,21 @@ static void check_configured(struct desired *d)
         }
 }
 
+static void on_check(struct callback *callback)
+{
+        struct desired *d = container_of(callback, struct desired, check);
+        if (!d->closing)
+                check_configured(d);
+}
+
+void desired_resident_changed(struct desired *d)
+{
+        if (desired_count(d, DESIRED_CONFIGURED) > 0)
+                wake_post(d->loads->resident->wake, &d->check);
+}
+
 uint64_t desired_tick(struct desired *d, uint64_t now)
 {
-        check_configured(d);
         struct desired_model *next;
         while ((next = tree_item(tree_first(&d->later), struct desired_model, in_queue)) != NULL &&
                next->retry_at_ns <= now)
@@ -888,6 +900,7 @@ void desired_init(struct desired *d, struct loads *loads, const struct limits *l
         tree_init(&d->due[DESIRED_CONFIGURED], compare_due);
         tree_init(&d->later, compare_later);
         d->start_next.run = on_start_next;
+        d->check.run = on_check;
 }
 
 void desired_close(struct desired *d)

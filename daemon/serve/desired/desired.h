@@ -26,9 +26,8 @@
  *
  * Replicas that fail alone are retried alone. A configured model evicts nothing. One that was READY and is evicted is
  * missing, and is retried as after a failed attempt; one that is unloaded is not desired any more: an operator's
- * decision is no failure, and readiness must not wait for it. A tick compares those that are READY with what is
- * resident. A restored model leaves the list instead of becoming READY, or when a client unpins, unloads or cancels it;
- * as long as it is in the list, the snapshots contain it.
+ * decision is no failure, and readiness must not wait for it. A restored model leaves the list instead of becoming
+ * READY, or when a client unpins, unloads or cancels it; as long as it is in the list, the snapshots contain it.
  */
 #pragma once
 
@@ -91,9 +90,10 @@ struct desired {
         unsigned ended[DESIRED_ORIGINS]; /* attempts, since the last of start_next */
         struct callback start_next;      /* begins as many */
         uint64_t last_sequence;
-        uint64_t n_changes; /* of the list, and of pins */
-        uint64_t n_checked; /* resident->n_changes when those that are READY were compared with it */
-        bool closing;       /* atomic: desired_close() */
+        uint64_t n_changes;    /* of the list, and of pins */
+        struct callback check; /* compares those that are READY with what is resident */
+        uint64_t n_checked;    /* resident->n_changes when those that are READY were compared with it */
+        bool closing;          /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
         int (*allow)(struct desired *desired, struct load_args *request, struct quota_limits *limits,
@@ -121,6 +121,8 @@ void desired_add(struct desired *desired, const struct generation *generation, c
 void desired_mark(const struct desired *desired);
 bool desired_row(const struct desired *desired, const char *name, const char *device, struct name_row *row);
 
+/* What is resident has changed: on a later turn of the loop it is compared with what was ready. */
+void desired_resident_changed(struct desired *desired);
 /* Returns when it is to be called again; UINT64_MAX: not before something changes. */
 uint64_t desired_tick(struct desired *desired, uint64_t now);
 /* The daemon ends, and no tick follows: attempts in progress have no effect. */

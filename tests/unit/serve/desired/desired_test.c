@@ -319,7 +319,8 @@ static void preload_m(void)
         desired_init(&desired, &loads, &desired_limits);
         ck_assert_int_eq(desired_configure(&desired, &entry, 1, &error), 0);
         try_once();
-        desired_tick(&desired, 0);
+        desired_resident_changed(&desired);
+        core_until(!desired.check.posted);
         ck_assert_int_eq(the_model()->state, DESIRED_READY);
         ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
 }
@@ -329,7 +330,8 @@ static void lose(size_t device, enum end end)
         struct generation *g = ready_on(device);
         end_reason_set(&g->end, end, "why");
         generation_drop_name(g, "m");
-        desired_tick(&desired, 0);
+        desired_resident_changed(&desired);
+        core_until(!desired.check.posted);
 }
 
 static const struct {
@@ -353,7 +355,8 @@ TEST(a_configured_model_that_was_evicted_is_missing, EACH(lost))
         ck_assert(desired_pending(&desired, DESIRED_CONFIGURED) == missing);
         ck_assert_uint_eq(desired_count(&desired, DESIRED_CONFIGURED), missing);
         try_once();
-        desired_tick(&desired, 0);
+        desired_resident_changed(&desired);
+        core_until(!desired.check.posted);
         ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
         ck_assert((ready_on(1) != NULL) == missing && (ready_on(2) != NULL) == missing);
 }
@@ -366,7 +369,8 @@ TEST(a_configured_model_is_no_more_missing_when_its_name_is_ready)
         lose(1, END_EVICTED);
         wait_on(&w, small_file("other.safetensors", 2), "m", ON("one"));
         ends(&w, LOAD_READY);
-        desired_tick(&desired, 0);
+        desired_resident_changed(&desired);
+        core_until(!desired.check.posted);
         ck_assert_int_eq(the_model()->state, DESIRED_READY);
         try_once();
         serves_small(ready_on(1), 2);
@@ -379,7 +383,8 @@ TEST(an_evicted_model_that_is_unloaded_is_not_missing)
         preload_m();
         lose(1, END_EVICTED);
         ck_assert(desired_forget(&desired, "m", "one"));
-        desired_tick(&desired, 0);
+        desired_resident_changed(&desired);
+        core_until(!desired.check.posted);
         ck_assert_int_eq(the_model()->state, DESIRED_READY);
         lose(2, END_EVICTED);
         ck_assert(desired_forget(&desired, "m", NULL));
