@@ -127,8 +127,9 @@ struct load_request {
         char *rule;                    /* that limits its user, for messages; NULL: none */
         bool by_verb;                  /* of a verb that changes settings: nobody waits for it */
         struct settings_change change; /* that a shared generation has not been given yet */
-        struct error error;            /* why it was denied, alone; code 0: its outcome is that of the load */
-        uint64_t end_number;           /* ascending by end; 0: it has not ended */
+        unsigned settled;    /* what it asked for and the load has settled: due again if the load begins again */
+        struct error error;  /* why it was denied, alone; code 0: its outcome is that of the load */
+        uint64_t end_number; /* ascending by end; 0: it has not ended */
         struct list watchers, subscribers;
 };
 

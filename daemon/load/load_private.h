@@ -81,6 +81,9 @@ int load_request_check(const struct load_request *request, const struct generati
 void load_request_apply(const struct load_request *request, struct generation *generation);
 /* The load is about to be settled. */
 void load_settle_requests(struct load *load);
+/* It begins again, and may share another model than the one that has these settings: what was asked for, or a verb has
+ * changed since, is to be applied to that one. */
+void load_unsettle_requests(struct load *load, const struct model_settings *settings);
 /* Another request joins, which would wait for memory, or evict. */
 void load_relax(struct load *load, bool wait, bool no_evict);
 /* A load that waits does not reference generations that serve: other loads may evict them. */

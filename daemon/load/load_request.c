@@ -165,8 +165,18 @@ static void fold(struct load *load)
 
 void load_settle_requests(struct load *load)
 {
-        list_each_item (struct load_request, r, &load->requests, link)
+        list_each_item (struct load_request, r, &load->requests, link) {
+                r->settled |= r->change.asks;
                 r->change.asks = 0;
+        }
+}
+
+void load_unsettle_requests(struct load *load, const struct model_settings *settings)
+{
+        list_each_item (struct load_request, r, &load->requests, link) {
+                r->change = (struct settings_change){r->change.asks | r->settled, *settings};
+                r->settled = 0;
+        }
 }
 
 /* ---- the load's share of its requests ---- */
@@ -235,8 +245,10 @@ struct load_request *load_request_add(struct load *load, const struct load_args 
         }
         if (change.asks & SETTING_PRIORITY)
                 load_set_priority(load, change.to.priority);
-        if (load_is_settled(load))
+        if (load_is_settled(load)) {
+                r->settled = r->change.asks;
                 r->change.asks = 0;
+        }
         return r;
 }
 

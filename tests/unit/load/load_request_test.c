@@ -158,6 +158,28 @@ TEST(what_a_verb_changes_applies_to_the_model_that_the_load_shares)
         ck_assert_uint_ne(settings_of("resident", GENERATION_READY)->keep_alive_ns, 1);
 }
 
+/* What it reads then is resident under another name. */
+TEST(a_load_that_begins_again_gives_its_settings_to_the_model_that_it_shares)
+{
+        struct watched w;
+        char *old = small_file("small.safetensors", 1), *new = small_file("new.safetensors", 2);
+        char *path = suite_path("link.safetensors");
+        struct generation *g = load_ready(new, "resident");
+        must(symlink(old, path));
+        gate_init(&fake.prepare, false);
+        ck_assert_int_eq(repeat(&w, (struct load_args){.source = path, .retention = {.pinned = true}}), 0);
+        core_until(w.load->state == LOAD_READING);
+        gate_await(&fake.prepare, 1);
+        unlink(path);
+        must(symlink(new, path));
+        must(chmod(old, 0600)); /* it has changed while it was read */
+        load_release_held();
+        ends(&w, LOAD_READY);
+        ck_assert_uint_eq(w.progress.restarts, 1);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
+        ck_assert(g->settings.pinned);
+}
+
 /* A client may repeat requests as often as it likes, and others change settings meanwhile. */
 TEST(requests_that_nothing_watches_do_not_accumulate)
 {
