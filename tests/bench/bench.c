@@ -38,7 +38,7 @@ static const struct {
               {"growth", rows_growth, GIB},
 
               {"publish", rows_publish, 2 * GIB},     {"engines", rows_engines, 0},
-              {"encrypted", rows_encrypted, 5 * GIB}, {"disk", rows_disk, 5 * GIB}};
+              {"encrypted", rows_encrypted, 5 * GIB}, {"disk", rows_disk, 9 * GIB}};
 #define BESIDE GIB /* rings, fio's buffers */
 
 static jmp_buf group_failed;

@@ -367,7 +367,7 @@ void rows_disk(const struct bench *b)
                 die("%s", nginx_unavailable());
         must(mkdir(d.cache, 0700));
         row_start(&d);
-        model_add_many(d.model, "model.layers.weight", 300, 2 * GIB / b->shrink / 300);
+        model_add_many(d.model, "model.layers.weight", 300, 4 * GIB / b->shrink / 300);
         const char *path = bench_file(b, d.model, "disk");
         file_map_cached(&d.held, path);
         double disk = writes_of(&d, GIB / b->shrink / MIB * MIB);
