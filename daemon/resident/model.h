@@ -270,7 +270,7 @@ struct resident {
         size_t n_published; /* of those that are ready */
         uint64_t n_readied; /* how often one became ready */
         struct tree by_number, by_identity, by_digest, by_source;
-        uint64_t n_cached, n_partly_cached; /* numbers of cached generations; of these, those that lack a rank */
+        uint64_t n_cached, n_partly_cached; /* cached generations, and those of them that lack a rank */
         struct idle idle[RESIDENT_DEVICES]; /* by device number */
         struct tree deadlines;              /* of generations, by the earliest time at which they may expire (idle.c) */
         struct tree callers;                /* for whom models were loaded (callers.h) */

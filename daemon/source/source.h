@@ -120,7 +120,7 @@ struct source_ops {
         const char *const *schemes; /* "s3://", ..., NULL; "": no scheme */
         int (*canonical)(const char *source, char **out, struct error *error);
         char *(*default_name)(const char *canonical, unsigned n);
-        /* The source that is this file of it alone. malloc'd; NULL: no memory, or (the function) there is none. */
+        /* The URI of one file of the source, malloc'd (NULL: no memory). The function is NULL where a file has none. */
         char *(*file_uri)(const char *canonical, const char *name);
         /* Its objects never change: what is stored of it needs no request. NULL: they may. */
         bool (*is_fixed)(const char *canonical);

@@ -598,7 +598,7 @@ void disk_cache_space(struct disk_cache *cache, struct disk_space *space)
                                      .min_free = min_free_of(&cache->limits, total)};
 }
 
-/* Bytes beyond the budget, with `bytes` more, which it has at least. */
+/* By how many bytes the budget, which is at least `bytes`, would be exceeded if `bytes` more were stored. */
 static uint64_t beyond_budget(const struct disk_cache *cache, uint64_t bytes)
 {
         require(bytes <= cache->limits.budget);
@@ -606,7 +606,7 @@ static uint64_t beyond_budget(const struct disk_cache *cache, uint64_t bytes)
         return cache->used > rest ? cache->used - rest : 0;
 }
 
-/* Bytes that the file system lacks, with `bytes` more, of those that it is to keep free. */
+/* By how many bytes free space would fall below min_free if `bytes` more were stored. */
 static uint64_t beyond_space(const struct disk_cache *cache, uint64_t bytes)
 {
         uint64_t free_bytes, total;

@@ -66,7 +66,7 @@ static inline bool file_version_same_file(const struct object_version *a, const 
 /* How a file system's versions are recognised. Pure, for tests. */
 enum file_times { TIMES_CHANGE, TIMES_IMAGE, TIMES_WEAK };
 enum file_times file_times_of(uint64_t f_type);
-/* It tells the file from those of another volume, too. */
+/* Such a ctime also distinguishes the file from files of other volumes. */
 bool file_ctime_is_unique(uint64_t ctime_ns);
 /* How long after `then` another change may have the same time. `tick_ns`: the grain of the kernel's own times. */
 uint64_t file_times_grain(uint64_t f_type, uint64_t then_ns, uint64_t tick_ns);

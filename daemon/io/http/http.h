@@ -215,14 +215,14 @@ time_t http_date(const char *value); /* of a header, or as ISO 8601 in UTC; -1: 
 bool http_etag_valid(const char *etag);
 /* Equal without the mark of weakness and the quotes, which a server may send in one place and not in another. */
 bool http_etag_same(const char *a, const char *b);
-/* The same, and both are weak or neither is: a weak one does not say that the bytes are those of a strong one. */
+/* The same text and the same strength: a weak ETag does not guarantee the bytes that a strong one does. */
 bool http_etag_equal(const char *a, const char *b);
 /* Strong by RFC 9110: may go into If-Match. One that is too long for a header may not. */
 #define HTTP_ETAG_MAX 512u
 bool http_etag_strong(const char *etag);
 
 bool http_status_slow_down(int status); /* 429, 503 */
-/* No answer (0), or every 5xx: the server cannot serve now, whoever asks for whatever. */
+/* No answer (0), or any 5xx: the server cannot serve any request now. */
 bool http_status_is_outage(int status);
 /* 401, 403, 404, 410: this client may not have it, or it does not exist. */
 bool http_status_is_refusal(int status);

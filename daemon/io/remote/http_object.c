@@ -735,7 +735,7 @@ int object_http_ask(const struct object *const *objects, size_t n, struct error 
         int r = 0;
         for (size_t i = 0, answered = 0; r == 0 && i < n && (i == 0 || answered > 0); i += HTTP_PARALLEL) {
                 size_t left = n - i;
-                answered = 0; /* where nobody answers, asking for the others only takes time */
+                answered = 0; /* if none of these is answered, the others are not requested */
                 r = ask_some(objects + i, left < HTTP_PARALLEL ? left : HTTP_PARALLEL, &answered, error);
         }
         return r;

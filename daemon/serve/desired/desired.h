@@ -91,8 +91,8 @@ struct desired {
         struct callback start_next;      /* begins as many */
         uint64_t last_sequence;
         uint64_t n_changes;    /* of the list, and of pins */
-        struct callback check; /* compares those that are READY with what is resident */
-        uint64_t n_checked;    /* resident->n_changes when those that are READY were compared with it */
+        struct callback check; /* finds models that are READY here but not resident any more */
+        uint64_t n_checked;    /* resident->n_changes at the last check */
         bool closing;          /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */

@@ -65,16 +65,23 @@ static void start_first(struct watched *w, const char *path, enum held held)
                 ends(w, LOAD_READY);
 }
 
+/* BOB asks for the file that ALICE's load is at, under a name of his own. */
+static void load_both(struct watched *first, struct watched *second, enum held held, const struct quota_limits *limits,
+                      enum load_state state)
+{
+        char *path = small_file("small.safetensors", 1);
+        start_first(first, path, held);
+        ask(second, BOB, path, "two", limits);
+        load_release_held();
+        ends(second, state);
+}
+
 CORE_FIXTURE(begin, end);
 
 TEST(each_user_of_two_names_is_charged_until_the_own_name_ends, EACH(places))
 {
         struct watched first, second;
-        char *path = small_file("small.safetensors", 1);
-        start_first(&first, path, places[_i]);
-        ask(&second, BOB, path, "two", &any);
-        load_release_held();
-        ends(&second, LOAD_READY);
+        load_both(&first, &second, places[_i], &any, LOAD_READY);
         core_until(first.ended);
         struct generation *g = resident_ready(&resident, "one");
         ck_assert_ptr_eq(resident_ready(&resident, "two"), g);
@@ -92,11 +99,7 @@ TEST(each_user_of_two_names_is_charged_until_the_own_name_ends, EACH(places))
 TEST(a_user_who_may_not_hold_the_model_gives_it_no_name, EACH(places))
 {
         struct watched first, second;
-        char *path = small_file("small.safetensors", 1);
-        start_first(&first, path, places[_i]);
-        ask(&second, BOB, path, "two", &few);
-        load_release_held();
-        ends(&second, LOAD_FAILED);
+        load_both(&first, &second, places[_i], &few, LOAD_FAILED);
         ck_assert_int_eq(second.error.code, STREAMER_ELIMIT);
         core_until(first.ended);
         ck_assert_int_eq((int)first.state, (int)LOAD_READY);

@@ -24,7 +24,7 @@ def compiles(config: VllmConfig) -> bool:
 
 
 def warn(options: Options, logger: Logger, what: str, error: Exception) -> None:
-    """One line; no warning where nobody has asked for artifacts: the daemon may not let this user publish."""
+    """Logs one line, as a warning only if the user asked for artifacts: this user may have no right to publish."""
     text = " ".join(str(error).split())
     if not isinstance(error, (streamerd.Error, OSError)):
         text = f"{type(error).__name__}: {text}"
