@@ -106,12 +106,14 @@ static void start_pod(void)
         must(mount("pod", pod(""), "tmpfs", MS_NOSUID | MS_NODEV, "mode=755"));
         must(mkdir(pod("/cache"), 0700));
         must(mount(suite_path("volume-%d", (int)getpid()), pod("/cache"), NULL, MS_BIND, NULL));
-        DAEMON_START(&disk_daemon, pod("/daemon"), "--device", "host=256MiB", "--root", "/tmp", "--log-level", "debug",
-                     "--disk-cache", format_text("%s=64MiB", pod("/cache")), "--config",
-                     suite_file(format_text("pod-%d.yaml", (int)getpid()),
-                                format_text("http: {backoff: 5ms, tries: 2, patience: 0s}\n"
-                                            "disk_cache: {offline: allow}\npreload: [{source: '%s', name: p}]\n",
-                                            source(0))));
+        DAEMON_START(
+                &disk_daemon, pod("/daemon"), "--device", "host=256MiB", "--root", "/tmp", "--log-level", "debug",
+                "--disk-cache", format_text("%s=64MiB", pod("/cache")), "--config",
+                suite_file(
+                        format_text("pod-%d.yaml", (int)getpid()),
+                        format_text("http: {backoff: 5ms, tries: 2, patience: 0s}\n"
+                                    "disk_cache: {min_free: 1, offline: allow}\npreload: [{source: '%s', name: p}]\n",
+                                    source(0))));
         client = client_open(&disk_daemon);
         AWAIT(strcmp(client_state(client, "p"), "ready") == 0);
         client_equals(client, "p", models[0]);

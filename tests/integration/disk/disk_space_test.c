@@ -192,8 +192,9 @@ TEST(the_file_system_keeps_what_min_free_says)
 
 TEST(a_reload_changes_the_limits)
 {
-        const char *config = suite_file(format_text("limits-%d.yaml", (int)getpid()),
-                                        format_text("disk_cache: {path: %s, budget: 1MiB}\n", cache_path()));
+        const char *config =
+                suite_file(format_text("limits-%d.yaml", (int)getpid()),
+                           format_text("disk_cache: {path: %s, budget: 1MiB, min_free: 1}\n", cache_path()));
         DAEMON_START(&disk_daemon, suite_path("daemon-%d", (int)getpid()), "--device", "host=256MiB", "--root", "/tmp",
                      "--config", config);
         client = client_open(&disk_daemon);
@@ -201,7 +202,7 @@ TEST(a_reload_changes_the_limits)
         AWAIT(client_metric(client, "streamerd_disk_cache_not_stored_total{reason=\"space\"}") == 1);
         client_unload(client, "m");
         suite_file(format_text("limits-%d.yaml", (int)getpid()),
-                   format_text("disk_cache: {path: %s, budget: 32MiB}\n", cache_path()));
+                   format_text("disk_cache: {path: %s, budget: 32MiB, min_free: 1}\n", cache_path()));
         json_t *reply = client_call(client, "reload", "{}");
         ck_assert_ptr_nonnull(reply);
         ck_assert_uint_eq(disk_number("budget"), 32 << 20);
