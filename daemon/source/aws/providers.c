@@ -135,19 +135,22 @@ static int container(struct service_clients *clients, struct credential *keys, s
                                    token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer, error);
         if (r < 0)
                 return r;
-        if (answer.status != 200)
-                return error_set(error, STREAMER_EPERM, "the %s answers %d", origin, answer.status);
+        if (answer.status != 200) {
+                error_set(error, STREAMER_EPERM, "the %s answers %d", origin, answer.status);
+                return service_failed(error, answer.status);
+        }
         return aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error);
 }
 
 /* ---- instance ---- */
 
 #define SESSION_HEADER "X-aws-ec2-metadata-token"
+#define METADATA_ENDPOINT "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 
 static int instance_fetch(struct service_clients *clients, const char *method, const char *path, const char *name,
                           const char *value, struct http_answer *answer, struct error *error)
 {
-        const char *named = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+        const char *named = aws_env(METADATA_ENDPOINT);
         const char *mode = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
         bool ipv6 = mode != NULL && strcasecmp(mode, "ipv6") == 0;
         const char *endpoint = named ?: ipv6 ? INSTANCE_ENDPOINT_6 : INSTANCE_ENDPOINT;
@@ -175,6 +178,8 @@ static int instance(struct service_clients *clients, struct credential *keys, st
         if (r == 0 && session.status != 200)
                 r = error_set(why, STREAMER_EFAILED, "instance metadata answers %d to a request for a token (IMDSv2)",
                               session.status);
+        if (session.status != 0)
+                service_failed(why, session.status);
         if (r < 0)
                 return CREDENTIAL_NOT_CONFIGURED;
         r = instance_fetch(clients, NULL, ROLES_PATH, SESSION_HEADER, session.body, &role, error);
@@ -182,6 +187,7 @@ static int instance(struct service_clients *clients, struct credential *keys, st
                 return r;
         if (role.status != 200) {
                 error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)", role.status);
+                service_failed(why, role.status);
                 return CREDENTIAL_NOT_CONFIGURED;
         }
         size_t len = strcspn(role.body, "\r\n");
@@ -193,9 +199,10 @@ static int instance(struct service_clients *clients, struct credential *keys, st
         r = instance_fetch(clients, NULL, path, SESSION_HEADER, session.body, &answer, error);
         if (r < 0)
                 return r;
-        if (answer.status != 200)
-                return error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s", answer.status,
-                                 role.body);
+        if (answer.status != 200) {
+                error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s", answer.status, role.body);
+                return service_failed(error, answer.status);
+        }
         return aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error);
 }
 
@@ -251,9 +258,10 @@ static int assume_role(struct service_clients *clients, struct credential *keys,
                 return aws_keys_parse_xml(keys, answer->body, answer->body_len, origin, error);
         struct store_fault fault;
         store_fault_parse_xml(&fault, answer->body, answer->body_len);
-        return error_set(error, STREAMER_EPERM, "STS answers %d%s%s%s%s (%s)", answer->status,
-                         fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
-                         fault.message, origin);
+        error_set(error, STREAMER_EPERM, "STS answers %d%s%s%s%s (%s)", answer->status,
+                  fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "", fault.message,
+                  origin);
+        return service_failed(error, answer->status);
 }
 
 static int web_identity(struct service_clients *clients, struct credential *keys, const struct aws_config *config,
@@ -303,9 +311,12 @@ static int keys_of_source(struct service_clients *clients, struct credential *ke
         else
                 return error_set(error, STREAMER_EFAILED,
                                  "credential_source is none of Environment, EcsContainer and Ec2InstanceMetadata");
-        return r
-                       ?: error_set(error, STREAMER_EPERM, "credential_source %s has no credentials%s%s", source,
-                                    why.code != 0 ? ": " : "", why.text);
+        if (r != 0)
+                return r;
+        error_set(error, STREAMER_EPERM, "credential_source %s has no credentials%s%s", source,
+                  why.code != 0 ? ": " : "", why.text);
+        error->unreachable = why.unreachable;
+        return error->code;
 }
 
 /* A profile that another one names, or itself. */
@@ -367,15 +378,19 @@ int aws_find_keys(struct service_clients *clients, struct credential *keys, cons
                 r = environment_keys(keys, error);
         if (r == 0 && config.named && !aws_config_has_profile(&config))
                 r = error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config.profile);
-        return r ?: keys_of_role(clients, keys, &config, error)
+        r = r ?: keys_of_role(clients, keys, &config, error)
                        ?: web_identity(clients, keys, &config, profile == NULL, error)
                        ?: profile_keys(keys, &config, error)
                        ?: refuse_unsupported(&config, error)
                        ?: container(clients, keys, error)
-                       ?: instance(clients, keys, &why, error)
-                       ?: error_set(error, STREAMER_EPERM,
-                                    "no credentials: none in the settings, the environment or profile '%s', no web "
-                                    "identity, no container endpoint, and instance metadata: %s. A public store is "
-                                    "read with s3.unsigned",
-                                    config.profile, why.text);
+                       ?: instance(clients, keys, &why, error);
+        if (r != 0)
+                return r;
+        error_set(error, STREAMER_EPERM,
+                  "no credentials: none in the settings, the environment or profile '%s', no web identity, no "
+                  "container endpoint, and instance metadata: %s. A public store is read with s3.unsigned",
+                  config.profile, why.text);
+        /* Unless it is named, its silence says that there is none, and that there are no credentials. */
+        error->unreachable = why.unreachable && aws_env(METADATA_ENDPOINT) != NULL;
+        return error->code;
 }

@@ -29,7 +29,8 @@
 #define AUTHORITY "https://login.microsoftonline.com"
 #define SUFFIX "core.windows.net"
 #define METADATA "http://169.254.169.254"
-#define METADATA_PATIENCE (15 * SECOND) /* less than that of a renewal's callers */
+#define METADATA_HOST "AZURE_POD_IDENTITY_AUTHORITY_HOST" /* the variable that names another one */
+#define METADATA_PATIENCE (15 * SECOND)                   /* less than that of a renewal's callers */
 #define ARC_FOLDER "/var/opt/azcmagent/tokens/"
 #define ARC_SECRET_MAX 4096
 /* Of the emulator, which all of its users know. */
@@ -324,10 +325,10 @@ static int take_token(struct http_answer *answer, const char *what, const char *
         if (answer->status != 200) {
                 struct store_fault fault;
                 store_fault_read(&fault, answer, "x-ms-request-id");
-                return error_set(error,
-                                 answer->status >= 400 && answer->status < 500 ? STREAMER_EPERM : STREAMER_EFAILED,
-                                 "%s answers %d%s%s%s%s%s (%s)", what, answer->status, fault.code[0] != '\0' ? " " : "",
-                                 fault.code, fault.message[0] != '\0' ? ": " : "", fault.message, note, origin);
+                error_set(error, answer->status >= 400 && answer->status < 500 ? STREAMER_EPERM : STREAMER_EFAILED,
+                          "%s answers %d%s%s%s%s%s (%s)", what, answer->status, fault.code[0] != '\0' ? " " : "",
+                          fault.code, fault.message[0] != '\0' ? ": " : "", fault.message, note, origin);
+                return service_failed(error, answer->status);
         }
         bool valid = json_values_init(&values, answer->body, answer->body_len);
         const char *token = valid ? json_values_get(&values, "access_token") : NULL;
@@ -510,7 +511,7 @@ static bool is_temporary(int status)
 static int metadata(struct azure *azure, struct credential *credential, struct error *why, struct error *error)
 {
         static const char origin[] = "managed identity";
-        const char *host = env("AZURE_POD_IDENTITY_AUTHORITY_HOST") ?: METADATA;
+        const char *host = env(METADATA_HOST) ?: METADATA;
         cleanup_free char *endpoint =
                 format_new("%s%.*s/metadata/identity/oauth2/token", strstr(host, "://") == NULL ? "http://" : "",
                            (int)trimmed_len(host, '/'), host);
@@ -599,11 +600,14 @@ static int fetch(void *provider, struct credential *credential, struct error *er
         r = managed_identity(azure, credential, &why, error);
         if (r != CREDENTIAL_NOT_CONFIGURED)
                 return r;
-        return error_set(error, STREAMER_EPERM,
-                         "no credentials: neither the settings nor the environment have a connection string, a SAS, an "
-                         "account key, a client or a token, and the metadata service: %s. A public container is read "
-                         "with azure.anonymous",
-                         why.text);
+        error_set(error, STREAMER_EPERM,
+                  "no credentials: neither the settings nor the environment have a connection string, a SAS, an "
+                  "account key, a client or a token, and the metadata service: %s. A public container is read with "
+                  "azure.anonymous",
+                  why.text);
+        /* Unless it is named, its silence says that there is none, and that there are no credentials. */
+        error->unreachable = why.unreachable && env(METADATA_HOST) != NULL;
+        return error->code;
 }
 
 static void stop(void *provider)

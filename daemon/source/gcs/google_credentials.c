@@ -178,9 +178,10 @@ static int refused(const struct exchange *x, const char *what, struct http_answe
 {
         struct store_fault fault;
         store_fault_read(&fault, answer, "x-request-id");
-        return error_set(error, answer->status >= 400 && answer->status < 500 ? STREAMER_EPERM : STREAMER_EFAILED,
-                         "%s answers %d%s%s%s%s%s (%s)", what, answer->status, fault.code[0] != '\0' ? " " : "",
-                         fault.code, fault.message[0] != '\0' ? ": " : "", fault.message, note, x->origin);
+        error_set(error, answer->status >= 400 && answer->status < 500 ? STREAMER_EPERM : STREAMER_EFAILED,
+                  "%s answers %d%s%s%s%s%s (%s)", what, answer->status, fault.code[0] != '\0' ? " " : "", fault.code,
+                  fault.message[0] != '\0' ? ": " : "", fault.message, note, x->origin);
+        return service_failed(error, answer->status);
 }
 
 /* {"access_token", "expires_in"}. */
@@ -731,8 +732,11 @@ static int token_of_metadata(struct google *google, struct credential *credentia
         int r = ask_metadata(google, url, &answer, why);
         if (r < 0 && host == NULL)
                 return r == STREAMER_ECANCELED ? error_set(error, r, "%s", why->text) : CREDENTIAL_NOT_CONFIGURED;
-        if (r < 0)
-                return error_set(error, STREAMER_EFAILED, "GCE_METADATA_HOST: %s", why->text);
+        if (r < 0) {
+                error_set(error, STREAMER_EFAILED, "GCE_METADATA_HOST: %s", why->text);
+                error->unreachable = why->unreachable;
+                return error->code;
+        }
         const char *flavor = http_headers_find(&answer.headers, "Metadata-Flavor");
         if (answer.status == 200 && (flavor == NULL || strcmp(flavor, "Google") != 0))
                 return error_set(error, STREAMER_EFAILED,

@@ -144,13 +144,18 @@ static enum usability usability(const struct renewal *r, time_t now)
 static int wait_for_another(const struct renewal *r, enum usability state, time_t now, struct error *error)
 {
         require(state != USE_VALID);
-        if (r->fetching && now_ns() - r->fetch_began > PATIENCE)
-                return error_set(error, STREAMER_EFAILED, "credentials: the provider does not answer");
+        if (r->fetching && now_ns() - r->fetch_began > PATIENCE) {
+                error_set(error, STREAMER_EFAILED, "credentials: the provider does not answer");
+                error->unreachable = true;
+                return error->code;
+        }
         bool expired_recently = state == USE_EXPIRED && now - r->current.expires < (time_t)(PATIENCE / SECOND);
         if (r->fetching || expired_recently || state == USE_REFUSED)
                 return RENEWAL_LATER;
-        return error_set(error, r->error.code, "%s%s", state == USE_EXPIRED ? "credentials have expired, and " : "",
-                         r->error.text);
+        error_set(error, r->error.code, "%s%s", state == USE_EXPIRED ? "credentials have expired, and " : "",
+                  r->error.text);
+        error->unreachable = r->error.unreachable;
+        return error->code;
 }
 
 int renewal_get(struct renewal *r, struct credential *credential, struct error *error)

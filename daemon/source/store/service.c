@@ -109,6 +109,12 @@ char *service_form(const struct service_param *params, size_t n)
         return text;
 }
 
+int service_failed(struct error *error, int status)
+{
+        error->unreachable = http_status_is_outage(status);
+        return error->code;
+}
+
 int service_pause(struct http *http, uint64_t ns, struct error *error)
 {
         static const struct timespec step = {.tv_nsec = 20 * 1000000};

@@ -41,5 +41,8 @@ struct service_param {
 /* "a=1&b=2", encoded, in this order. malloc'd; may be a secret. */
 char *service_form(const struct service_param *params, size_t n);
 
+/* *error is of an answer of this status: of 5xx it is an outage (error.unreachable). Returns its code. */
+int service_failed(struct error *error, int status);
+
 /* Until then, in short steps; STREAMER_ECANCELED if the client is stopped. */
 int service_pause(struct http *http, uint64_t ns, struct error *error);
