@@ -29,6 +29,7 @@ int name_row_of(struct name_row *row, const struct model_name *name)
                                  .pattern = g->pattern,
                                  .number = g->number,
                                  .verified = g->verified,
+                                 .stale = g->stale,
                                  .loadable = g->published == NULL && !source_has_query(source),
                                  .caller = *model_name_caller(name),
                                  .settings = g->settings,

@@ -21,6 +21,7 @@ struct name_row {
         char *pattern;
         uint64_t number; /* of the generation */
         bool verified;
+        bool stale;           /* as the model's */
         bool loadable;        /* from its source on its device: nothing of them is missing */
         struct caller caller; /* for whom it was loaded under this name */
         struct model_settings settings;

@@ -312,6 +312,7 @@ static void examine(struct persist *persist, struct generation *g)
                                     g->number,
                                     stored_id(g),
                                     g->verified,
+                                    g->stale,
                                     g->settings.keep_alive_ns,
                                     g->settings.drain_timeout_ns,
                                     g->settings.priority,

@@ -250,6 +250,7 @@ static void restore_name(struct quotas *users, struct generation *g, const struc
         quota_discharge(&charges.name);
         g->settings = row->settings;
         g->settings.pinned |= pinned;
+        g->stale = row->stale;
 }
 
 /* Of the rows of a model the one whose user is charged for it: the first that has no charge of its own, else the

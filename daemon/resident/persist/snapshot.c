@@ -22,7 +22,7 @@ void snapshot_deinit(struct snapshot *snapshot)
 
 /* ---- bytes ---- */
 
-#define ROW_FACTS 20 /* of row_facts(), three of them the caller's */
+#define ROW_FACTS 21 /* of row_facts(), three of them the caller's */
 
 static void model_facts(struct facts *f, void *list, size_t i)
 {
@@ -51,6 +51,8 @@ static void row_facts(struct facts *f, struct name_row *row)
         fact_number32(f, "ranks", &row->n_ranks, NAME_ROW_RANKS);
         if (fact_exists(f, "order")) /* not in rows of the earlier form */
                 fact_number(f, "order", &row->order, 0);
+        if (fact_exists(f, "stale"))
+                fact_bool(f, "stale", &row->stale);
         row->n_models = fact_list(f, "models", row->n_models, 0, NAME_ROW_MODELS, model_facts, row);
 }
 

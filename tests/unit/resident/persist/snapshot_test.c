@@ -32,6 +32,7 @@ static const struct name_row rows[] = {
          .pattern = (char *)(uintptr_t) "rank-{rank}",
          .number = 41,
          .verified = true,
+         .stale = true,
          .loadable = true,
          .caller = {.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2},
          .settings = {.keep_alive_ns = UINT64_C(30) * 1000000000, .drain_timeout_ns = 5, .priority = 7, .pinned = true},
@@ -82,12 +83,12 @@ static void check(const struct snapshot *state)
         ck_assert_int_eq(memcmp(&row->caller, &rows[0].caller, sizeof(row->caller)), 0);
         ck_assert_uint_eq(row->settings.keep_alive_ns, UINT64_C(30) * 1000000000);
         ck_assert(row->settings.drain_timeout_ns == 5 && row->settings.priority == 7 && row->settings.pinned);
-        ck_assert(row->verified && row->loadable && row->owner == 1002 && row->charged == 9);
+        ck_assert(row->verified && row->stale && row->loadable && row->owner == 1002 && row->charged == 9);
         ck_assert(row->rank == 1 && row->n_ranks == 2);
         ck_assert(row->n_models == 2 && row->models[0] == UINT64_MAX && row->models[1] == 3);
         ck_assert_str_eq(bare->name, "b");
         ck_assert(bare->device == NULL && bare->source == NULL && bare->pattern == NULL && bare->n_models == 0);
-        ck_assert(!bare->verified && !bare->loadable && !bare->settings.pinned);
+        ck_assert(!bare->verified && !bare->stale && !bare->loadable && !bare->settings.pinned);
 }
 
 FIXTURE(.each = {begin, NULL});
@@ -416,10 +417,13 @@ static int read_with(struct snapshot *state, const struct wrong_fact *wrong)
         return read_body(state, map.buf.data, map.buf.size);
 }
 
-TEST(a_row_without_an_order_is_read)
+static const char *const later_facts[] = {"order", "stale"};
+
+TEST(a_row_of_an_earlier_form_is_read, EACH(later_facts))
 {
         struct snapshot state;
-        ck_assert_int_eq(read_with(&state, &(struct wrong_fact){"order", NULL, 0}), 0);
+        ck_assert_int_eq(read_with(&state, &(struct wrong_fact){later_facts[_i], NULL, 0}), 0);
+        ck_assert_uint_eq(state.n_rows, 2);
 }
 
 TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
