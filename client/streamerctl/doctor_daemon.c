@@ -248,7 +248,7 @@ static void check_disk(struct doctor *d, const json_t *disk)
 static void check_disk_cache(struct doctor *d)
 {
         const json_t *disk = json_object_get(d->facts, "disk_cache");
-        char used[HUMAN_MAX], budget[HUMAN_MAX], space[HUMAN_MAX];
+        char used[HUMAN_MAX], budget[HUMAN_MAX], space[HUMAN_MAX], kept[HUMAN_MAX], has[HUMAN_MAX];
         uint64_t all = json_u64(disk, "used") + json_u64(disk, "free"), keep = json_u64(disk, "min_free");
         uint64_t usable = all > keep ? all - keep : 0;
         if (!disk)
@@ -256,7 +256,13 @@ static void check_disk_cache(struct doctor *d)
         human_size(used, json_u64(disk, "used"));
         human_size(budget, json_u64(disk, "budget"));
         human_size(space, usable);
-        if (usable < json_u64(disk, "budget"))
+        human_size(kept, keep);
+        human_size(has, json_u64(disk, "free"));
+        if (usable == 0)
+                doctor_add(d, FINDING_WARN, "disk-cache", "lower disk_cache.min_free, or free space",
+                           "%s: min_free leaves it nothing: the file system is to keep %s free, and has %s",
+                           json_str(disk, "path"), kept, has);
+        else if (usable < json_u64(disk, "budget"))
                 doctor_add(d, FINDING_WARN, "disk-cache", "lower disk_cache.budget or min_free, or free space",
                            "%s: its file system has space for %s, less than the budget of %s", json_str(disk, "path"),
                            space, budget);

@@ -55,6 +55,7 @@ static struct disk_entry *entry_free(struct disk_entry *entry)
         require(entry->refs == 0 && list_empty(&entry->by_id) && list_empty(&entry->in_order));
         free(entry->shown);
         free(entry->version);
+        free(entry->other);
         free(entry);
         return NULL;
 }
@@ -230,11 +231,22 @@ static bool is_complete(struct disk_cache *cache, const struct disk_source *sour
         return source->n > 0;
 }
 
-static void forget(struct disk_source *source)
+static void forget(struct disk_cache *cache, struct disk_source *source)
 {
+        require(cache->n_sources > 0);
+        cache->n_sources--;
         list_remove(&source->link);
         if (--source->refs == 0)
                 disk_source_free(source);
+}
+
+/* With the mutex held. */
+static void add_source(struct disk_cache *cache, struct disk_source *source)
+{
+        list_append(&cache->sources, &source->link);
+        cache->n_sources++;
+        if (source->noted_ns > cache->noted_ns)
+                cache->noted_ns = source->noted_ns;
 }
 
 struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_source *source)
@@ -247,21 +259,56 @@ struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_
         return NULL;
 }
 
+#define SOURCES_LEAST 64
+
+/* Of what is not stored any more: now and then, so that a note takes no longer the more there are. On the thread that
+ * notes them: no other one removes a source. */
+static void drop_incomplete(struct disk_cache *cache)
+{
+        struct list dropped;
+        list_init(&dropped);
+        pthread_mutex_lock(&cache->mutex);
+        if (cache->n_sources > cache->most_sources) {
+                list_each_item_safe (struct disk_source, s, &cache->sources, link) {
+                        if (is_complete(cache, s))
+                                continue;
+                        list_remove(&s->link);
+                        list_append(&dropped, &s->link);
+                        cache->n_sources--;
+                }
+                cache->most_sources = 2 * cache->n_sources + SOURCES_LEAST;
+        }
+        pthread_mutex_unlock(&cache->mutex);
+        list_each_item_safe (struct disk_source, s, &dropped, link) {
+                list_remove(&s->link);
+                disk_folder_remove_source(&cache->folder, s->id);
+                disk_cache_put_source(cache, s);
+        }
+}
+
+/* Later than all others, also after the clock was set back: the last one counts. */
+static uint64_t time_of_note(const struct disk_cache *cache)
+{
+        uint64_t now = read_clock_ns(CLOCK_REALTIME);
+        return now > cache->noted_ns ? now : cache->noted_ns + 1;
+}
+
 void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source)
 {
         struct error error = {0};
         size_t size;
-        source->noted_ns = read_clock_ns(CLOCK_REALTIME);
+        drop_incomplete(cache);
         pthread_mutex_lock(&cache->mutex);
+        source->noted_ns = time_of_note(cache);
         struct disk_source *known = known_source(cache, source->id);
         bool same = known != NULL && disk_source_equal(known, source), is_new = !same && is_complete(cache, source);
         if (same)
-                known->noted_ns = source->noted_ns;
+                known->noted_ns = cache->noted_ns = source->noted_ns;
         pthread_mutex_unlock(&cache->mutex);
-        if (same)
-                disk_folder_touch_source(&cache->folder, source->id);
         cleanup_free unsigned char *bytes = is_new ? disk_source_encode(source, &size) : NULL;
         int r = bytes != NULL ? disk_folder_put_source(&cache->folder, source->id, bytes, size, &error) : 0;
+        if (same || (bytes != NULL && r == 0))
+                disk_folder_touch_source(&cache->folder, source->id, source->noted_ns);
         if (r < 0)
                 log_warn("%s: without its store this source cannot be loaded", error.text);
         if (bytes == NULL || r < 0) {
@@ -270,8 +317,8 @@ void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source
         }
         lock_scope(&cache->mutex);
         if (known != NULL) /* only this thread removes one */
-                forget(known);
-        list_append(&cache->sources, &source->link);
+                forget(cache, known);
+        add_source(cache, source);
         log_debug("disk cache: a source of %zu objects is stored", source->n);
 }
 
@@ -301,7 +348,7 @@ static bool take_source(const unsigned char *bytes, size_t size, uint64_t noted_
                 return !known && scan->is_partly;
         }
         source->noted_ns = noted_ns;
-        list_append(&cache->sources, &source->link);
+        add_source(cache, source);
         return true;
 }
 
@@ -350,6 +397,7 @@ void disk_cache_scan(struct disk_cache *cache, const bool *stop)
                 disk_folder_each_source(&cache->folder, take_source, &scan);
         pthread_mutex_lock(&cache->mutex);
         cache->scanned = true;
+        cache->most_sources = 2 * cache->n_sources + SOURCES_LEAST;
         size_text(size, cache->used);
         pthread_cond_broadcast(&cache->ready);
         pthread_mutex_unlock(&cache->mutex);
@@ -506,8 +554,26 @@ static int open_copy(struct disk_copy *copy, struct error *error)
         return r;
 }
 
+static bool is_pin(const struct disk_cache *cache, const char *name)
+{
+        for (size_t i = 0; i < cache->n_pins; i++)
+                if (strncmp(name, cache->pins[i], strlen(cache->pins[i])) == 0)
+                        return true;
+        return false;
+}
+
+/* With the mutex held. The last other name stays, unless one that is pinned would be lost. */
+static void note_name(const struct disk_cache *cache, struct disk_entry *entry, const char *name)
+{
+        if (name == NULL || strcmp(name, entry->shown) == 0 || (entry->other != NULL && is_pin(cache, entry->other)))
+                return;
+        free(entry->other);
+        entry->other = strdup(name);
+}
+
 /* With a reference; NULL: it is not stored. */
-static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size)
+static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size,
+                                     const char *name)
 {
         lock_scope(&cache->mutex);
         await_scan(cache);
@@ -516,15 +582,17 @@ static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned ch
                 return NULL;
         entry->refs++;
         entry->used_s = now_s();
+        note_name(cache, entry, name);
         list_remove(&entry->in_order);
         list_append(&cache->entries, &entry->in_order);
         return entry;
 }
 
-struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size)
+struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size,
+                                    const char *name)
 {
         struct error error = {0};
-        struct disk_entry *entry = take_entry(cache, id, size);
+        struct disk_entry *entry = take_entry(cache, id, size, name);
         struct disk_copy *copy = entry != NULL ? calloc(1, sizeof(*copy)) : NULL;
         if (copy == NULL) {
                 if (entry != NULL)
@@ -570,10 +638,7 @@ bool disk_cache_has_version(struct disk_cache *cache, const unsigned char id[DIS
 
 static bool is_pinned(const struct disk_cache *cache, const struct disk_entry *entry)
 {
-        for (size_t i = 0; i < cache->n_pins; i++)
-                if (strncmp(entry->shown, cache->pins[i], strlen(cache->pins[i])) == 0)
-                        return true;
-        return false;
+        return is_pin(cache, entry->shown) || (entry->other != NULL && is_pin(cache, entry->other));
 }
 
 static bool may_evict(const struct disk_cache *cache, const struct disk_entry *entry)
@@ -616,13 +681,14 @@ static uint64_t beyond_space(const struct disk_cache *cache, uint64_t bytes)
         return keep + bytes > free_bytes ? keep + bytes - free_bytes : 0;
 }
 
-static bool can_evict(const struct disk_cache *cache, uint64_t bytes)
+/* Bytes; no further one is counted when they are so many. */
+static uint64_t evictable(const struct disk_cache *cache, uint64_t most)
 {
-        uint64_t evictable = 0;
+        uint64_t bytes = 0;
         list_each_item (const struct disk_entry, e, &cache->entries, in_order)
-                if (evictable < bytes && may_evict(cache, e))
-                        evictable += e->bytes;
-        return evictable >= bytes;
+                if (bytes < most && may_evict(cache, e))
+                        bytes += e->bytes;
+        return bytes;
 }
 
 /* Bytes that are to become free before `bytes` more may be written; UINT64_MAX: too many. */
@@ -632,7 +698,50 @@ static uint64_t missing_bytes(const struct disk_cache *cache, uint64_t bytes)
                 return UINT64_MAX;
         uint64_t missing = beyond_budget(cache, bytes), space = beyond_space(cache, bytes);
         missing = space > missing ? space : missing;
-        return can_evict(cache, missing) ? missing : UINT64_MAX;
+        return missing <= evictable(cache, missing) ? missing : UINT64_MAX;
+}
+
+/* Of what a limit of `all` bytes leaves, beside what stays. */
+static uint64_t left_of(uint64_t all, uint64_t stays)
+{
+        return all > stays ? all - stays : 0;
+}
+
+static void budget_error(const struct disk_cache *cache, uint64_t bytes, struct error *error)
+{
+        uint64_t budget = cache->limits.budget;
+        char all[SIZE_TEXT], left[SIZE_TEXT], needs[SIZE_TEXT];
+        size_text(all, budget);
+        size_text(left, left_of(budget, cache->used - evictable(cache, UINT64_MAX)));
+        size_text(needs, bytes);
+        error_set(error, STREAMER_ELIMIT, "the budget (%s) leaves %s, it needs %s", all, left, needs);
+}
+
+static void min_free_error(const struct disk_cache *cache, uint64_t bytes, struct error *error)
+{
+        uint64_t free_bytes = 0, total = 0, more = evictable(cache, UINT64_MAX);
+        char percent[16] = "", kept[SIZE_TEXT], left[SIZE_TEXT], needs[SIZE_TEXT];
+        disk_folder_space(&cache->folder, &free_bytes, &total);
+        uint64_t keep = min_free_of(&cache->limits, total);
+        bool enough = left_of(free_bytes + more, keep) >= bytes;
+        if (cache->limits.min_free == 0)
+                snprintf(percent, sizeof(percent), "%u %% = ", cache->limits.min_free_percent);
+        size_text(kept, keep);
+        size_text(left, left_of(free_bytes + (enough ? 0 : more), keep));
+        size_text(needs, bytes);
+        error_set(error, STREAMER_ELIMIT, "min_free (%s%s) leaves %s, it needs %s%s", percent, kept, left, needs,
+                  enough ? ", and what was evicted is not free yet" : "");
+}
+
+/* Which limit it is. */
+static enum disk_reserved refuse(const struct disk_cache *cache, uint64_t bytes, struct error *error)
+{
+        bool by_budget = bytes > cache->limits.budget || beyond_budget(cache, bytes) > evictable(cache, UINT64_MAX);
+        if (by_budget)
+                budget_error(cache, bytes, error);
+        else
+                min_free_error(cache, bytes, error);
+        return DISK_FULL;
 }
 
 /* With the mutex held: the least recently used one that may be evicted; NULL: none. */
@@ -673,20 +782,34 @@ bool disk_cache_trim(struct disk_cache *cache)
         return cache->used > cache->limits.budget && cache->used > pinned;
 }
 
+/* True: there is space. What was evicted may not become free, or not soon: its bytes have another link, or the file
+ * system frees them later. So no more is evicted than was missing at first. */
+static bool make_space(struct disk_cache *cache, uint64_t bytes)
+{
+        uint64_t missing = missing_bytes(cache, bytes), evicted = 0;
+        for (uint64_t first = missing; missing > 0 && missing != UINT64_MAX && evicted < first;) {
+                struct disk_entry *e = victim(cache);
+                evicted += e->size;
+                evict(cache, e);
+                missing = missing_bytes(cache, bytes);
+        }
+        return missing == 0;
+}
+
 enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct object_label *label, uint64_t size,
-                                      struct disk_entry **out)
+                                      const char *name, struct disk_entry **out, struct error *error)
 {
         /* Of the record, about what it will be. */
-        uint64_t bytes = bytes_on_disk(size, DISK_PAGE + size / MiB * DIGEST_SIZE), missing;
+        uint64_t bytes = bytes_on_disk(size, DISK_PAGE + size / MiB * DIGEST_SIZE);
         lock_scope(&cache->mutex);
         await_scan(cache);
-        const struct disk_entry *known = find(cache, label->id);
+        struct disk_entry *known = find(cache, label->id);
+        if (known != NULL && known->state == DISK_STORED)
+                note_name(cache, known, name);
         if (known != NULL)
                 return known->state == DISK_STORED ? DISK_KNOWN : DISK_BUSY;
-        while ((missing = missing_bytes(cache, bytes)) > 0 && missing != UINT64_MAX)
-                evict(cache, victim(cache));
-        if (missing == UINT64_MAX)
-                return DISK_FULL;
+        if (!make_space(cache, bytes))
+                return refuse(cache, bytes, error);
         if (find(cache, label->id) != NULL) /* meanwhile */
                 return DISK_BUSY;
         struct disk_entry *entry = entry_new(label->id, label->place);

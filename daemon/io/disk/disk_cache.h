@@ -46,6 +46,7 @@ struct disk_entry {
         uint64_t bytes; /* that it takes on the disk */
         uint64_t used_s, stored_s;
         char *shown, *version; /* for messages; NULL while it is written */
+        char *other;           /* another name of the object, that a load has used; NULL: none */
 };
 
 struct disk_cache {
@@ -55,7 +56,9 @@ struct disk_cache {
         pthread_cond_t ready;
         bool scanned; /* the entries are known */
         struct disk_limits limits;
-        struct list sources; /* of struct disk_source */
+        struct list sources;            /* of struct disk_source */
+        size_t n_sources, most_sources; /* beyond which those that are not complete are dropped */
+        uint64_t noted_ns;              /* the latest time of one */
         struct list entries;
         struct buckets by_id, by_place;
         uint64_t n_entries, used; /* used: with what is being written */
@@ -125,8 +128,10 @@ bool disk_cache_remove(struct disk_cache *cache, const unsigned char id[DISK_ID_
 bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_SIZE]);
 bool disk_cache_has_version(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE]);
 /* Opens the copy of this version; its first bytes are read and compared. `size`: of the object; UINT64_MAX: not known.
- * NULL: it is not stored, or was dropped just now. Its close() is on any thread. */
-struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size);
+ * `name`: what the load calls it, which a pin may be of; NULL: there is none. NULL: it is not stored, or was dropped
+ * just now. Its close() is on any thread. */
+struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size,
+                                    const char *name);
 /* Its bytes are damaged, or cannot be read: it is not opened again. */
 void disk_copy_drop(struct object_copy *copy, const char *why);
 
@@ -142,10 +147,10 @@ struct disk_source *disk_cache_put_source(struct disk_cache *cache, struct disk_
 void disk_cache_note_source(struct disk_cache *cache, struct disk_source *source);
 
 enum disk_reserved { DISK_RESERVED, DISK_KNOWN, DISK_BUSY, DISK_FULL, DISK_NO_MEMORY };
-/* Space for an object of this label: *entry is being written, and referenced. KNOWN: it is stored; BUSY: another writes
- * it, and may give it up. */
+/* Space for an object of this label, which the load calls `name`: *entry is being written, and referenced. KNOWN: it is
+ * stored; BUSY: another writes it, and may give it up; FULL: *error says which limit leaves how much. */
 enum disk_reserved disk_cache_reserve(struct disk_cache *cache, const struct object_label *label, uint64_t size,
-                                      struct disk_entry **entry);
+                                      const char *name, struct disk_entry **entry, struct error *error);
 /* It was committed with this record, whose texts it takes over. */
 void disk_cache_add(struct disk_cache *cache, struct disk_entry *entry, struct disk_record *record);
 /* It was not. */

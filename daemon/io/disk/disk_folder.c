@@ -453,11 +453,19 @@ void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *ta
         closedir(dir);
 }
 
-void disk_folder_touch_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
+void disk_folder_touch_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE], uint64_t noted_ns)
+{
+        char name[DISK_NAME_SIZE];
+        const struct timespec at = timespec_of(noted_ns), times[] = {at, at};
+        hex_encode(name, id, DISK_ID_SIZE);
+        utimensat(folder->sources, name, times, AT_SYMLINK_NOFOLLOW);
+}
+
+void disk_folder_remove_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE])
 {
         char name[DISK_NAME_SIZE];
         hex_encode(name, id, DISK_ID_SIZE);
-        utimensat(folder->sources, name, NULL, AT_SYMLINK_NOFOLLOW);
+        remove_named(folder, folder->sources, name);
 }
 
 /* In place of a file, or of what no daemon has made. */

@@ -76,11 +76,13 @@ char *disk_folder_data_path(const struct disk_folder *folder, const unsigned cha
 /* Calls take() with each file, and its time as in disk_source.h; one that it refuses is removed. */
 typedef bool disk_taken_fn(const unsigned char *bytes, size_t size, uint64_t noted_ns, void *context);
 void disk_folder_each_source(const struct disk_folder *folder, disk_taken_fn *take, void *context);
-/* It holds now. */
-void disk_folder_touch_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);
+/* It holds at this time. */
+void disk_folder_touch_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE],
+                              uint64_t noted_ns);
 /* In place of what it has of this id. */
 int disk_folder_put_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE],
                            const unsigned char *bytes, size_t size, struct error *error);
+void disk_folder_remove_source(const struct disk_folder *folder, const unsigned char id[DISK_ID_SIZE]);
 
 /* ---- writing ---- */
 

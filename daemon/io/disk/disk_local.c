@@ -137,7 +137,8 @@ int disk_local_init(struct object *object, struct disk_cache *cache, const char 
         }
         object->local = local;
         object->ops = &object_local_ops;
-        object->copy = object->version.size > 0 ? disk_cache_open(cache, local->id, object->version.size) : NULL;
+        object->copy =
+                object->version.size > 0 ? disk_cache_open(cache, local->id, object->version.size, object->path) : NULL;
         if (object->copy != NULL)
                 object->first_read = object->copy->header;
         return 0;

@@ -74,7 +74,7 @@ static int verify_data(struct verifying *v, struct error *error)
 int disk_verify(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], const bool *stop, uint64_t *bytes,
                 struct error *error)
 {
-        struct object_copy *copy = disk_cache_open(cache, id, UINT64_MAX);
+        struct object_copy *copy = disk_cache_open(cache, id, UINT64_MAX, NULL);
         if (copy == NULL)
                 return error_set(error, STREAMER_ENOENT, "it is not in the disk cache any more");
         struct verifying v = {

@@ -363,7 +363,7 @@ static bool file_begin(struct disk_writer *writer, struct write_file *file)
         struct error error = {0};
         memcpy(label.id, file->id, DISK_ID_SIZE);
         memcpy(label.place, file->place, DISK_ID_SIZE);
-        switch (disk_cache_reserve(writer->cache, &label, file->size, &file->entry)) {
+        switch (disk_cache_reserve(writer->cache, &label, file->size, file->shown, &file->entry, &error)) {
         case DISK_RESERVED:
                 break;
         case DISK_KNOWN:
@@ -372,7 +372,7 @@ static bool file_begin(struct disk_writer *writer, struct write_file *file)
         case DISK_BUSY: /* an earlier write, whose next step calls for another turn */
                 return false;
         case DISK_FULL:
-                give_up(writer, file, REASON_SPACE, "the budget, or min_free, leaves no space for it");
+                give_up(writer, file, REASON_SPACE, error.text);
                 return false;
         case DISK_NO_MEMORY:
                 give_up(writer, file, REASON_IO, "no memory");

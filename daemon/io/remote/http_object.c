@@ -394,7 +394,7 @@ static void find_copy(struct object *object, uint64_t size)
         struct object_label label;
         require(object->copy == NULL);
         if (identify_version(remote, &label) && remote->encoding == NULL)
-                object->copy = disk_cache_open(remote->disk, label.id, size);
+                object->copy = disk_cache_open(remote->disk, label.id, size, object->path);
 }
 
 /* The version in the list is there, or if the list has none some version: then the first answer need not bring its
@@ -693,7 +693,7 @@ int object_http_open_stored(struct http *http, struct disk_cache *disk, const st
         object->folder_len = member->folder_len;
         if (object->path == NULL || remote->url == NULL)
                 return error_no_memory(error);
-        object->copy = disk_cache_open(disk, member->id, UINT64_MAX);
+        object->copy = disk_cache_open(disk, member->id, UINT64_MAX, member->path);
         if (object->copy == NULL)
                 return error_set(error, STREAMER_EFAILED, "it is not in the disk cache any more (%s)", member->path);
         return take_copy(object, error);

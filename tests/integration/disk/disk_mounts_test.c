@@ -57,6 +57,27 @@ TEST(entries_are_evicted_for_others_where_the_file_system_is_smaller_than_the_bu
         stop();
 }
 
+static void link_data(const char *path)
+{
+        static int n;
+        must(link(path, format_text("%s/link-%d", cache_path(), n++)));
+}
+
+/* Of entries whose bytes have another link, none becomes free. */
+TEST(no_more_is_evicted_than_was_missing)
+{
+        start_on("size=15m,mode=700");
+        for (int i = 0; i < 3; i++)
+                store_behind(source(i), models[i], (uint64_t)i + 1);
+        ck_assert_uint_eq(each_stored("data", link_data), 3);
+        put(models[0], "m3/model.safetensors");
+        client_load(client, source(3), "m");
+        AWAIT(not_stored("space") == 1);
+        ck_assert(log_wait_for(disk_daemon.log, ", and what was evicted is not free yet"));
+        ck_assert_uint_eq(disk_number("entries"), 2);
+        stop();
+}
+
 TEST(a_file_system_that_others_have_filled_costs_the_entry_and_not_the_load)
 {
         struct statvfs fs;

@@ -104,6 +104,10 @@ TEST(doctor_compares_the_budget_with_the_space)
         start_with_budget("1000TiB");
         ctl_says(disk_daemon.socket, 0, "less than the budget of 1000.0 TiB", "doctor", NULL);
         stop();
+        start_with(format_text("%s=64MiB", cache_path()), "disk_cache: {min_free: 1000TiB}\n");
+        ctl_says(disk_daemon.socket, 0,
+                 "min_free leaves it nothing: the file system is to keep 1000.0 TiB free, and has ", "doctor", NULL);
+        stop();
 }
 
 TEST(doctor_compares_the_disk_with_the_store)
@@ -154,7 +158,8 @@ TEST(an_object_beyond_the_budget_is_not_stored_and_evicts_nothing)
         client_load(client, "s3://b/large/model.safetensors", "large");
         client_equals(client, "large", large);
         AWAIT(client_metric(client, "streamerd_disk_cache_not_stored_total{reason=\"space\"}") == 1);
-        ck_assert(log_wait_for(disk_daemon.log, "leaves no space for it"));
+        ck_assert(log_wait_for(disk_daemon.log, "no further one is named until one is: the budget (9.0 MiB) leaves 9.0 "
+                                                "MiB, it needs 12.0 MiB"));
         ck_assert_uint_eq(disk_number("entries"), 1);
         stop();
 }
@@ -180,11 +185,36 @@ TEST(what_a_pinned_model_has_is_not_evicted)
         stop();
 }
 
+/* By its URL, and then pinned as an object of the store. */
+TEST(what_a_pinned_model_has_was_stored_under_another_name)
+{
+        const char *url = format_text("%s/b/m0/model.safetensors", store.url);
+        start_with_budget("9MiB");
+        store_behind(url, models[0], 1);
+        client_ok(client,
+                  client_load_with(
+                          client,
+                          (streamer_load_opts){.source = source(0), .name = "pinned", .flags = STREAMER_LOAD_PIN}),
+                  "load");
+        ck_assert_str_eq(from_of("pinned"), "disk");
+        client_load(client, source(1), "second");
+        await_entries(2);
+        client_load(client, source(2), "third");
+        AWAIT(client_metric(client, "streamerd_disk_cache_evictions_total") == 1 && disk_number("entries") == 2);
+        client_unload(client, "second");
+        client_unload(client, "third");
+        client_unload(client, "pinned");
+        client_wait_used(client, 0);
+        ck_assert(is_stored(0));
+        stop();
+}
+
 TEST(the_file_system_keeps_what_min_free_says)
 {
         start_with(format_text("%s=64MiB", cache_path()), "disk_cache: {min_free: 99%}\n");
         client_load(client, source(0), "m");
         AWAIT(client_metric(client, "streamerd_disk_cache_not_stored_total{reason=\"space\"}") == 1);
+        ck_assert(log_wait_for(disk_daemon.log, "no further one is named until one is: min_free (99 % = "));
         client_equals(client, "m", models[0]);
         ck_assert_uint_eq(disk_number("entries"), 0);
         stop();

@@ -44,7 +44,7 @@ static enum disk_reserved store(unsigned char i)
 {
         const struct object_label l = label(i);
         struct disk_entry *entry;
-        enum disk_reserved r = disk_cache_reserve(cache, &l, SIZE, &entry);
+        enum disk_reserved r = disk_cache_reserve(cache, &l, SIZE, NULL, &entry, &error);
         if (r != DISK_RESERVED)
                 return r;
         struct disk_new new;
@@ -68,7 +68,7 @@ static enum disk_reserved store(unsigned char i)
 static struct object_copy *open_copy(unsigned char i)
 {
         const struct object_label l = label(i);
-        return disk_cache_open(cache, l.id, SIZE);
+        return disk_cache_open(cache, l.id, SIZE, NULL);
 }
 
 static bool has(unsigned char i)
@@ -90,7 +90,7 @@ TEST(a_copy_has_what_was_stored)
         ck_assert_str_eq(copy->etag, "e");
         copy->close(copy);
         const struct object_label l = label(1);
-        ck_assert_ptr_null(disk_cache_open(cache, l.id, SIZE + 1));
+        ck_assert_ptr_null(disk_cache_open(cache, l.id, SIZE + 1, NULL));
         ck_assert_ptr_null(open_copy(2));
         ck_assert(has(1) && !has(2));
 }
@@ -101,7 +101,7 @@ TEST(what_is_stored_or_being_written_is_not_reserved_again)
         ck_assert_int_eq(store(1), DISK_RESERVED);
         ck_assert_int_eq(store(1), DISK_KNOWN);
         const struct object_label l = label(2);
-        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, &entry), DISK_RESERVED);
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, NULL, &entry, &error), DISK_RESERVED);
         ck_assert_int_eq(store(2), DISK_BUSY);
         ck_assert_ptr_null(open_copy(2));
         disk_cache_give_up(cache, entry);
@@ -145,6 +145,64 @@ TEST(entries_of_pinned_models_are_not_evicted)
         ck_assert(has(1) && has(2) && !has(3) && !has(4));
 }
 
+static void set_pin(const char *prefix)
+{
+        char **pins = calloc(1, sizeof(*pins));
+        pins[0] = prefix != NULL ? strdup(prefix) : NULL;
+        disk_cache_set_pins(cache, pins, prefix != NULL ? 1 : 0);
+}
+
+static void set_budget(unsigned entries)
+{
+        disk_cache_configure(cache, &(struct disk_limits){.budget = entries * (SIZE + (20 << 10))});
+}
+
+/* As a load that calls it so. */
+static void use_as(unsigned char i, const char *name)
+{
+        const struct object_label l = label(i);
+        struct object_copy *copy = disk_cache_open(cache, l.id, SIZE, name);
+        ck_assert_ptr_nonnull(copy);
+        copy->close(copy);
+}
+
+TEST(a_pin_of_another_name_of_the_object_counts)
+{
+        struct disk_entry *entry;
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        const struct object_label l = label(2);
+        use_as(1, "/other/1");
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, "/other/2", &entry, &error), DISK_KNOWN);
+        use_as(3, "/more/3");
+        set_pin("/other/");
+        use_as(1, "/more/1"); /* the name that is pinned stays */
+        use_as(2, "/more/2");
+        for (unsigned char i = 5; i <= 8; i++)
+                ck_assert_int_eq(store(i), DISK_RESERVED);
+        ck_assert(has(1) && has(2) && !has(3) && !has(4));
+        set_pin("/more/");
+        use_as(1, "/more/1");
+        for (unsigned char i = 9; i <= 11; i++)
+                ck_assert_int_eq(store(i), DISK_RESERVED);
+        ck_assert(has(1) && !has(2));
+}
+
+TEST(what_is_not_stored_for_the_budget_says_how_much_it_leaves)
+{
+        struct disk_entry *entry;
+        const struct object_label l = label(9);
+        for (unsigned char i = 1; i <= 3; i++)
+                store(i);
+        set_pin("s3://b/1");
+        set_budget(2);
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, 3 * SIZE, NULL, &entry, &error), DISK_FULL);
+        ck_assert_str_eq(error.text, "the budget (168.0 KiB) leaves 92.0 KiB, it needs 204.0 KiB");
+        set_budget(4);
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, 3 * SIZE, NULL, &entry, &error), DISK_RESERVED);
+        disk_cache_give_up(cache, entry);
+}
+
 TEST(a_damaged_copy_is_dropped_and_stored_again)
 {
         store(1);
@@ -171,18 +229,6 @@ TEST(a_smaller_budget_is_observed_by_the_next_object)
         disk_cache_configure(cache, &(struct disk_limits){.budget = SIZE});
         ck_assert_int_eq(store(6), DISK_FULL);
         ck_assert(has(4) && has(5));
-}
-
-static void set_pin(const char *prefix)
-{
-        char **pins = calloc(1, sizeof(*pins));
-        pins[0] = prefix != NULL ? strdup(prefix) : NULL;
-        disk_cache_set_pins(cache, pins, prefix != NULL ? 1 : 0);
-}
-
-static void set_budget(unsigned entries)
-{
-        disk_cache_configure(cache, &(struct disk_limits){.budget = entries * (SIZE + (20 << 10))});
 }
 
 TEST(a_trim_evicts_what_is_beyond_the_budget_least_recently_used_first)
@@ -219,7 +265,7 @@ TEST(a_trim_leaves_what_is_pinned_or_in_use_and_says_what_may_go_later)
                 store(i);
         struct object_copy *copy = open_copy(2);
         const struct object_label l = label(4);
-        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, &entry), DISK_RESERVED);
+        ck_assert_int_eq(disk_cache_reserve(cache, &l, SIZE, NULL, &entry, &error), DISK_RESERVED);
         set_pin("s3://b/1");
         set_budget(0);
         ck_assert(disk_cache_trim(cache));
@@ -363,6 +409,47 @@ TEST(of_several_notes_of_an_object_the_last_one_counts)
         const struct object_label l = label(1);
         ck_assert(disk_cache_remove(cache, l.id));
         ck_assert_uint_eq(noted(FILE_OF_IT), 2);
+}
+
+static unsigned count_notes(void)
+{
+        unsigned n = 0;
+        DIR *dir = opendir(suite_path("cache-%d/sources", (int)getpid()));
+        for (struct dirent *e; (e = readdir(dir)) != NULL;)
+                n += e->d_name[0] != '.';
+        closedir(dir);
+        return n;
+}
+
+TEST(notes_of_what_was_evicted_do_not_become_more_and_more)
+{
+        for (unsigned char i = 1; i < 250; i++) {
+                ck_assert_int_eq(store(i), DISK_RESERVED); /* beside three others */
+                note(i, i, 0);
+                ck_assert_uint_eq(noted(i), i);
+                ck_assert_uint_lt(count_notes(), 100);
+        }
+        for (unsigned char i = 1; i < 246; i++) /* what is stored is not dropped */
+                note(i, 249, 0);
+        ck_assert_uint_eq(noted(1), 249);
+        ck_assert_uint_eq(noted(245), 249);
+}
+
+TEST(after_the_clock_was_set_back_the_last_note_counts_still)
+{
+        store(1);
+        store(2);
+        note(FILE_OF_IT, 1, 0);
+        set_time(FILE_OF_IT, time(NULL) + 1000000);
+        reopen();
+        note(FOLDER, 2, FILE_OF_IT);
+        ck_assert_uint_eq(noted(FILE_OF_IT), 2);
+        reopen();
+        ck_assert_uint_eq(noted(FILE_OF_IT), 2);
+        note(FILE_OF_IT, 1, 0); /* again */
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
+        reopen();
+        ck_assert_uint_eq(noted(FILE_OF_IT), 1);
 }
 
 /* ---- many entries ---- */
