@@ -3,7 +3,8 @@
 """kubernetes.py CHECK: checks config/kubernetes, and prints what is wrong.
 
 `write` writes its kustomize folders from the chart; `render_file VALUES` prints the chart's objects for a file of values, once
-they are valid; `configuration VARIANT` prints the streamerd.yaml of a ConfigMap. Runs in the environment of `make kubernetes`."""
+they are valid; `configuration VARIANT` prints the streamerd.yaml of a ConfigMap, `load_command VARIANT` what the sample's init
+container runs. Runs in the environment of `make kubernetes`."""
 
 from __future__ import annotations
 
@@ -369,10 +370,11 @@ def render_file(path: str) -> None:
     """Prints the objects of a file of values, once they and the configuration are valid."""
     from helm_python.errors import HelmError
 
-    values = yaml.safe_load(Path(path).read_text()) or {}
     try:
+        with Path(path).open() as file:
+            values = yaml.safe_load(file) or {}
         render(values)
-    except HelmError as e:
+    except (OSError, yaml.YAMLError, HelmError) as e:
         raise AssertionError(e) from e
     validate(values, latest())
     check_configuration(values)
@@ -438,12 +440,18 @@ def engine() -> None:
     """A server sees the files of a path, at the same path as the daemon, and writes below a folder of its own."""
     for name in ("engine", "engine-gpu", "engine-csi"):
         values = VARIANTS[name]
-        c = pod(values, "Deployment")["containers"][0]
-        source = c["args"][c["args"].index("--model") + 1]
+        spec = pod(values, "Deployment")
+        c = spec["containers"][0]
+        assert c["command"] == ["vllm", "serve"], "the entry point of vLLM's images differs between versions"
+        source = c["args"][0]
         mounts = {m["mountPath"]: m for m in c["volumeMounts"]}
         assert any(source.startswith(path + "/") and mounts[path]["readOnly"] for path in mounts), f"{name}: no volume with {source}"
         home = next(e["value"] for e in c["env"] if e["name"] == "HOME")
         assert not mounts[home].get("readOnly"), f"{name}: {home}"
+        # A daemon on GPUs alone has nothing for an engine that asks for host memory.
+        own_gpu = name == "engine-gpu"
+        assert ('--model-loader-extra-config={"alias": true}' in c["args"]) == own_gpu, name
+        assert spec["initContainers"][0].get("resources") == (c["resources"] if own_gpu else None), name
     volumes = {v["name"] for v in pod(VARIANTS["engine-store"], "Deployment")["volumes"]}
     assert volumes == {"streamerd", "cache"}, f"of a store: {volumes}"
 
@@ -525,6 +533,9 @@ def references() -> None:
 def main() -> int:
     if sys.argv[1] == "configuration":
         print(config(VARIANTS[sys.argv[2]]), end="")
+        return 0
+    if sys.argv[1] == "load_command":
+        print(pod(VARIANTS[sys.argv[2]], "Deployment")["initContainers"][0]["command"][-1])
         return 0
     try:
         globals()[sys.argv[1]](*sys.argv[2:])

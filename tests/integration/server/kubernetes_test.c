@@ -3,7 +3,7 @@
  * The chart and the kustomize folders of config/kubernetes, as helm, kubectl and Kubernetes' schemas see them; their
  * scripts and their configuration with a real daemon.
  */
-#include "tests/lib/fixture.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/suite.h"
 
@@ -54,10 +54,11 @@ TEST(values_that_kubernetes_refuses_are_named)
         ck_assert_msg(strstr(said, "DaemonSet") != NULL && strstr(said, "effekt") != NULL, "%s", said);
 }
 
-/* By the schema, by the chart, by the daemon that reads the configuration. */
+/* By YAML's parser, by the schema, by the chart, by the daemon that reads the configuration. */
 static const struct {
         const char *values, *says;
 } refused[] = {
+        {"config: {nosuch: 1\n", "values.yaml"},
         {"config: {nosuch: 1}\n", "nosuch"},
         {"hostPaths: {diskCache: /var/cache/streamerd}\n", "requires config.disk_cache.budget"},
         {"config: {io: {block_size: lots}}\n", "io.block_size"},
@@ -86,6 +87,46 @@ TEST(kubectl_builds_a_folder, EACH(folders))
         int r = shell(&said, "kubectl kustomize config/kubernetes/%s", folders[_i]);
         ck_assert_msg(r == 0, "%s", said);
         ck_assert_ptr_nonnull(strstr(said, "kind: "));
+}
+
+/* ---- the sample's init container ---- */
+
+/* Its command for a variant of the values, where nvidia-smi names the third GPU. */
+static void load_as_init_container(const char *variant, const char *source)
+{
+        char uuid[41], *command, *said;
+        fake_gpu_uuid(2, uuid);
+        char *smi = suite_file("nvidia-smi", format_text("#!/bin/sh\necho %s\n", uuid));
+        must(chmod(smi, 0755));
+        int r = shell(&command, "%s tests/lib/kubernetes.py load_command %s 2>/dev/null", python(), variant);
+        ck_assert_int_eq(r, 0);
+        setenv("SOURCE", source, 1);
+        setenv("MODEL", "sample", 1);
+        setenv("TIMEOUT", "60s", 1);
+        setenv("STREAMERD_SOCKET", test_daemon.socket, 1);
+        r = shell(&said, "PATH=%s:%s:$PATH\n%s", suite_folder(), build_path(""), command);
+        ck_assert_msg(r == 0, "%s", said);
+}
+
+FIXTURE(.each = {gpu_begin_four, fixture_stop}, .unavailable = missing, .timeout = 120);
+
+TEST(a_sample_of_a_daemon_on_gpus_alone_loads_on_the_gpu_of_its_pod)
+{
+        struct model *m = model_mixed(6, 1 << 20);
+        load_as_init_container("engine-gpu", write_model(m, "sample.safetensors"));
+        client_equals_on(client, "sample", "cuda:2", m);
+        ck_assert_uint_eq(json_array_size(json_object_get(client_show(client, "sample"), "devices")), 1);
+}
+
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect},
+        .unavailable = missing, .timeout = 120);
+
+TEST(a_sample_of_a_daemon_with_host_memory_loads_there)
+{
+        struct model *m = model_mixed(6, 1 << 20);
+        load_as_init_container("engine", fixture_write(m, "sample.safetensors"));
+        client_equals_on(client, "sample", "host", m);
+        client_unload(client, "sample");
 }
 
 /* ---- the labels of a node ---- */

@@ -14,17 +14,27 @@
 {{- end -}}
 {{- end }}
 
+{{- /* The name of an entry of the configuration's devices. */ -}}
+{{- define "streamerd.deviceName" -}}
+{{- if kindIs "map" . }}{{ .device }}{{ else }}{{ regexFind "^[^=]*" . }}{{ end -}}
+{{- end }}
+
+{{- /* "true" if the daemon has host memory for models, nothing otherwise. */ -}}
+{{- define "streamerd.hasHost" -}}
+{{- range .Values.config.devices -}}
+{{- if has (include "streamerd.deviceName" .) (list "host" "cpu") }}true{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The bytes of host memory that the configuration's devices have as budgets, and of the host cache. */ -}}
 {{- define "streamerd.hostMemory" -}}
 {{- $sum := include "streamerd.bytes" .Values.config.host_cache | int64 -}}
 {{- range .Values.config.devices -}}
-{{- $name := "" -}}
+{{- $name := include "streamerd.deviceName" . -}}
 {{- $budget := "" -}}
 {{- if kindIs "map" . -}}
-{{- $name = .device -}}
 {{- $budget = .budget -}}
 {{- else -}}
-{{- $name = regexFind "^[^=]*" . -}}
 {{- $budget = trimPrefix (printf "%s=" $name) . -}}
 {{- end -}}
 {{- if has $name (list "host" "cpu") -}}
