@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""documented_commands.py BUILD: runs the commands of README.md and docs/*.md as they are written, and checks the
+"""documented_commands.py BUILD: runs the commands of README.md and of docs as they are written, and checks the
 configurations there. Prints what fails, then how many blocks it ran, and which cannot be run here and why.
 
 A block is indented or fenced text. It is one of commands if a line begins with a program of PROGRAMS, after "$ " or
@@ -289,7 +289,7 @@ def model(path: Path, size: int = 4096) -> None:
 
 
 def main() -> int:
-    pages = ["README.md", *sorted(str(p.relative_to(TOP)) for p in (TOP / "docs").glob("*.md"))]
+    pages = ["README.md", *sorted(str(p.relative_to(TOP)) for p in (TOP / "docs").rglob("*.md"))]
     settings = keys()
     ran = configurations = 0
     failures: list[str] = []

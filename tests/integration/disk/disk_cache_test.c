@@ -51,6 +51,22 @@ TEST(a_daemon_finds_what_an_earlier_one_has_stored)
         ck_assert(client_metric(client, "streamerd_read_bytes_total{source=\"s3\"}") == 0);
 }
 
+TEST(a_start_that_fails_removes_nothing)
+{
+        struct daemon failed;
+        store_behind(MANY, model, 4);
+        stop();
+        daemon_init(&failed, suite_path("failed-%d", (int)getpid()));
+        ck_assert_int_ne(
+                daemon_run(&failed, (const char *const[]){"--device", "cuda:7=8MiB", "--root", "/tmp", "--disk-cache",
+                                                          format_text("%s=64MiB", cache_path()), NULL}),
+                0);
+        start();
+        await_entries(4);
+        count_anew();
+        ck_assert_str_eq(load_from(MANY, model), "disk");
+}
+
 TEST(an_object_that_was_replaced_is_read_from_its_store)
 {
         put(model, "changes/model.safetensors");
