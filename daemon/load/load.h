@@ -336,10 +336,9 @@ struct loads {
         void (*arrived)(struct loads *loads, struct generation *generation);
         /* loads_notify_arrivals() is to be called then. NULL: each arrival is notified at once. */
         void (*arrives_later)(struct loads *loads, uint64_t at_ns);
-        /* Requests have ended, in a turn of the loop of its own; `subscribed`: some have subscribers. NULL: nobody
-         * waits.
-         */
-        void (*ended)(struct loads *loads, bool subscribed);
+        /* Requests of the load (load->answers) have ended, in a turn of the loop of its own; `subscribed`: some have
+         * subscribers. NULL: nobody waits. */
+        void (*ended)(struct load *load, bool subscribed);
         /* What is stored from now on may evict entries of the disk cache. NULL: no model is pinned. */
         void (*stores)(struct loads *loads);
         uint64_t n_ended; /* ends of loads and of single requests */

@@ -155,7 +155,7 @@ void load_call_watchers(struct load *load)
                 subscribed = subscribed || !list_empty(&r->subscribers);
         }
         if (load->loads->ended != NULL)
-                load->loads->ended(load->loads, subscribed);
+                load->loads->ended(load, subscribed);
 }
 
 void load_await(struct load *load, struct load *other)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/deferred.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/serve/access/shares.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* ---- life ---- */
 
@@ -84,7 +86,7 @@ void deferred_time_out(struct deferred *d, const char *what, const char *why)
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
 {
         struct list *timed = &d->session->server->timed, *next = timed;
-        d->model = model;
+        d->subject = model;
         d->why = why;
         d->deadline_ns = ns_after(now_ns(), timeout_ms * MS);
         while (next->prev != timed && container_of(next->prev, struct deferred, in_timed)->deadline_ns > d->deadline_ns)
@@ -92,11 +94,25 @@ void deferred_set_deadline(struct deferred *d, const char *model, const char *wh
         list_append(next, &d->in_timed);
 }
 
-void deferred_await_change(struct deferred *d, deferred_try_fn *try)
+/* The requests that wait for it. Others may be among them, which a recheck leaves as they are. */
+static struct list *waiting_for(struct server *server, const char *subject)
 {
+        return bucket(&server->waiting, hash_text(subject));
+}
+
+static void wait_for_change(struct deferred *d)
+{
+        require(d->subject != NULL && d->try != NULL && list_empty(&d->in_server));
+        list_append(waiting_for(d->session->server, d->subject), &d->in_server);
+}
+
+void deferred_await_change(struct deferred *d, const char *subject, deferred_try_fn *try)
+{
+        require(d->subject == NULL || strcmp(d->subject, subject) == 0);
+        d->subject = subject;
         d->try = try;
         if (list_empty(&d->in_server)) /* else it has expired */
-                list_append(&d->session->server->waiting, &d->in_server);
+                wait_for_change(d);
 }
 
 int deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
@@ -112,7 +128,7 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
                 return error->code;
         if (timeout_ms > 0)
                 deferred_set_deadline(d, model, "still loading", timeout_ms);
-        deferred_await_change(d, try);
+        deferred_await_change(d, model, try);
         return 0;
 }
 
@@ -129,10 +145,13 @@ uint64_t deferred_tick(struct server *server, uint64_t now)
         return UINT64_MAX;
 }
 
-void deferred_recheck(struct server *server)
+void deferred_recheck(struct server *server, const char *subject)
 {
+        struct list *waiting = waiting_for(server, subject);
+        if (list_empty(waiting))
+                return;
         deferred_tick(server, now_ns()); /* first, in the order of their deadlines */
-        list_append_all(&server->recheck, &server->waiting);
+        list_append_all(&server->recheck, waiting);
         loop_task_begin(&server->answer);
 }
 
@@ -144,11 +163,11 @@ bool deferred_answer(struct loop_task *loop_task)
         if (server->closing || d == NULL)
                 return false;
         if (d->deadline_ns != 0 && now_ns() >= d->deadline_ns) {
-                deferred_time_out(d, d->model, d->why);
+                deferred_time_out(d, d->subject, d->why);
                 return true;
         }
         list_remove(&d->in_server);
-        list_append(&server->waiting, &d->in_server);
+        wait_for_change(d);
         int r = d->try(d->session, &d->request, d, &error);
         if (r == DEFERRED_WAITS) /* it may have been freed */
                 return true;

@@ -20,14 +20,14 @@ typedef int deferred_try_fn(struct session *session, const struct request *reque
  * that attaches) or by a task (verb_task.h), which may outlive its session. */
 struct deferred {
         unsigned magic;                    /* DEFERRED_MAGIC */
-        struct list in_session, in_server; /* in_server: in waiting, recheck or reloads */
+        struct list in_session, in_server; /* in_server: in waiting (by its subject), recheck or reloads */
         struct list in_timed;              /* in server->timed, if it has a deadline */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         struct quota_charge charge;
         deferred_try_fn *try; /* when something has changed, if it waits for that */
-        const char *model;    /* what it waits for, and why, in the error of its deadline; the request's, constant */
-        const char *why;
+        const char *subject;  /* what it waits for: a model, as a rule; the request's or constant */
+        const char *why;      /* in the error of its deadline; constant */
         uint64_t deadline_ns;
         uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
@@ -43,14 +43,15 @@ void *deferred_new_sized(size_t size, struct session *session, struct request *r
 /* It was answered, or cannot be. */
 void deferred_free(struct deferred *deferred);
 
-/* Answers now, or when a change lets `try`, or after timeout_ms (0: none) with an error about the model. Takes the
- * request's memory over if it waits. */
+/* Answers now, or when a change of the model lets `try`, or after timeout_ms (0: none) with an error about it. Takes
+ * the request's memory over if it waits. */
 int deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
                   uint64_t timeout_ms, struct error *error);
-/* From now on a change lets `try` answer. */
-void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
+/* From now on a change of the subject, which it borrows, lets `try` answer. */
+void deferred_await_change(struct deferred *deferred, const char *subject, deferred_try_fn *try);
 
-/* Answers after timeout_ms, and a tick at most, with an error about the model; d->why may change until then. */
+/* Answers after timeout_ms, and a tick at most, with an error about the model, its subject; d->why may change until
+ * then. */
 void deferred_set_deadline(struct deferred *deferred, const char *model, const char *why, uint64_t timeout_ms);
 
 /* The client has disconnected, or is answered: frees it, unless it is another's. */
@@ -60,8 +61,8 @@ void deferred_time_out(struct deferred *deferred, const char *what, const char *
 
 /* ---- the server's ---- */
 
-/* Soon examines the requests that wait for a change. */
-void deferred_recheck(struct server *server);
+/* Soon examines the requests that wait for a change of the subject, and a few others at the most. */
+void deferred_recheck(struct server *server, const char *subject);
 /* Soon examines those whose deadline has passed, too. Returns the next deadline; UINT64_MAX: there is none. */
 uint64_t deferred_tick(struct server *server, uint64_t now_ns);
 /* Examines one request: its deadline has passed, or it waits for a change. */

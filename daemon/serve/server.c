@@ -211,13 +211,24 @@ static void unwatch_process(struct process *process)
 
 /* ---- life ---- */
 
+/* Requests that wait for one of its names, or for the end of one that it has lost. */
+static void recheck_names(struct server *server, const struct generation *generation)
+{
+        if (list_empty(&generation->names))
+                deferred_recheck(server, generation_name(generation));
+        list_each_item (const struct model_name, name, &generation->names, link)
+                deferred_recheck(server, name->text);
+}
+
 /* Called in the midst of a change: all it does is mark. */
 static void on_changed(struct resident *resident, struct generation *generation, const char *removed)
 {
         struct server *server = resident->context;
         events_changed(server, generation, removed);
         desired_resident_changed(&server->desired);
-        deferred_recheck(server);
+        recheck_names(server, generation);
+        if (removed != NULL)
+                deferred_recheck(server, removed);
 }
 
 static void on_stores(struct loads *loads)
@@ -231,7 +242,7 @@ static void on_stores(struct loads *loads)
 static void on_arrived(struct loads *loads, struct generation *generation)
 {
         events_mark_leases(generation);
-        deferred_recheck(loads->context);
+        recheck_names(loads->context, generation);
 }
 
 static void on_arrivals(uv_timer_t *timer);
@@ -259,17 +270,17 @@ static void on_arrives_later(struct loads *loads, uint64_t at_ns)
 }
 
 /* Requests wait for a name that is loading, too, and the end of a denied load is no change of a generation. */
-static void on_loads_ended(struct loads *loads, bool subscribed)
+static void on_load_ended(struct load *load, bool subscribed)
 {
         if (subscribed)
-                events_load_ended(loads);
-        deferred_recheck(loads->context);
+                events_load_ended(load->loads);
+        list_each_item (const struct load_request, request, &load->answers, link)
+                deferred_recheck(load->loads->context, request->name);
 }
 
-static void on_desired_changed(struct desired *desired)
+static void on_desired_changed(struct desired *desired, const char *name)
 {
-        struct server *server = container_of(desired, struct server, desired);
-        deferred_recheck(server);
+        deferred_recheck(container_of(desired, struct server, desired), name);
 }
 
 static void on_row_due(struct desired *desired, const char *name, const char *device)
@@ -279,7 +290,7 @@ static void on_row_due(struct desired *desired, const char *name, const char *de
 
 static void on_publication_ended(const struct publication *publication)
 {
-        deferred_recheck(container_of(publication->publications, struct server, publications));
+        deferred_recheck(container_of(publication->publications, struct server, publications), publication->name);
 }
 
 static const char *desired_source(const struct loads *loads, const char *name)
@@ -318,7 +329,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->listener.fd = -1;
         server->started_ns = server->last_active_ns = now_ns();
         list_init(&server->conns);
-        list_init(&server->waiting);
+        buckets_init(&server->waiting);
         list_init(&server->recheck);
         list_init(&server->timed);
         list_init(&server->due);
@@ -347,7 +358,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->loads->desired_source = desired_source;
         server->loads->arrived = on_arrived;
         server->loads->arrives_later = on_arrives_later;
-        server->loads->ended = on_loads_ended;
+        server->loads->ended = on_load_ended;
         server->loads->stores = on_stores;
         return listen_at(server, listener, path, error) ?: start_handles(server, error);
 }

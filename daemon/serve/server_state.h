@@ -89,7 +89,7 @@ struct server {
         bool closing;         /* server_close() */
 
         struct list conns;       /* of struct conn */
-        struct list waiting;     /* of struct deferred: requests that a change may answer */
+        struct buckets waiting;  /* of struct deferred: requests that a change may answer, by its subject */
         struct list recheck;     /* the same, since there was one, and those whose deadline has passed */
         struct list timed;       /* those that have a deadline, in its order */
         struct loop_task answer; /* examines them */

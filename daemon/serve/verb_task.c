@@ -133,12 +133,12 @@ int verb_task_begin_source(struct verb_task *task, int r, const char *source, co
         return verb_task_begin(task, r, remote ? QUOTA_FETCH_REMOTE : QUOTA_FETCH_LOCAL, error);
 }
 
-void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)
+void verb_task_pause(struct verb_task *task, const char *model, const char *why, deferred_try_fn *try)
 {
         require(task->running.amount == 1 && !task->working);
         list_remove(&task->link);
         task->deferred.why = why;
-        deferred_await_change(&task->deferred, try);
+        deferred_await_change(&task->deferred, model, try);
         quota_adjust(&task->running, 0);
         start_queued(task->server);
 }

@@ -91,6 +91,7 @@ enum better { HIGHER, LOWER };
         X(growth_attach_stored,         "times",      LOWER,  2) \
         X(growth_queued_pin,            "us",         LOWER,  100) \
         X(growth_queued_idle_loop,      "ms/s",       LOWER,  0.05) \
+        X(growth_pin_waiting,           "times",      LOWER,  1.5) \
         X(growth_holders,               "%",          LOWER,  3) \
         X(growth_idle_loop,             "ms/s",       LOWER,  0.2) \
         X(small_load_cpu,               "us",         LOWER,  250) \

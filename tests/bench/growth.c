@@ -9,6 +9,7 @@
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
 #include "tests/lib/service_manager.h"
+#include "tests/lib/wire.h"
 
 #include <dirent.h>
 
@@ -16,6 +17,7 @@
 #define NAMES 10000u /* of these models */
 #define QUEUED 255u
 #define BESIDE_QUEUED 1000u /* models */
+#define WAITING 1000u       /* attaches that wait for these loads */
 #define HOLDERS 1000u
 #define LEASES 30000u /* each has two mappings, of the 65,530 that a process may have */
 #define CALLS 300u
@@ -24,7 +26,7 @@
 #define LIMITS                                                                                                         \
         "limits: {leases_per_uid: 1000000, loads_per_uid: 4096, models_per_uid: 65536, leases_per_client: 1000000, "   \
         "fds_in_flight: 100000, fds_per_client: 10000, loads: 1024, queued: 1024, connections: 4096, "                 \
-        "connections_per_uid: 4096}\nlog: {level: warn}\n"
+        "connections_per_uid: 4096, requests_per_client: 4096}\nlog: {level: warn}\n"
 
 /* ---- requests ---- */
 
@@ -293,6 +295,33 @@ static streamer_op *begin_load(struct bench_daemon *bd, const char *source, cons
         return op;
 }
 
+/* Of other models than those that are pinned: a pin is a change. */
+static void row_waiting(struct bench_daemon *bd, unsigned models)
+{
+        enum { ROUNDS = 3 };
+        struct wire w;
+        double loop[2];
+        wire_connect(&w, &bd->d);
+        for (unsigned many = 0; many < 2; many++) {
+                for (unsigned i = 0; many && i < WAITING; i++) {
+                        cleanup_free char *name = format_text("queued-%u", i % QUEUED);
+                        const struct request attach = {.verb = VERB_attach, .id = i + 1, .u.attach = {.model = name}};
+                        if (!wire_request(&w, &attach))
+                                die("the connection was lost");
+                }
+                wire_verb(&w, "ping", WAITING + 1, NULL, NULL);
+                wire_reply_ok(&w);
+                double before = loop_us(bd);
+                for (unsigned i = 0; i < ROUNDS; i++)
+                        request_us(bd, "pin", "{\"model\": \"s%05u\"}", models);
+                loop[many] = loop_us(bd) - before;
+        }
+        report_note("the event loop takes %.1f us for a pin beside %u attaches that wait, %.1f beside none",
+                    loop[1] / ROUNDS / CALLS, WAITING, loop[0] / ROUNDS / CALLS);
+        report_row(ROW_growth_pin_waiting, loop[1] / loop[0], 0);
+        wire_close(&w);
+}
+
 /* Nothing is evicted for them: what is resident is pinned. */
 static void row_queued(const struct bench *b, const char *path)
 {
@@ -324,6 +353,7 @@ static void row_queued(const struct bench *b, const char *path)
         double before = loop_us(&bd);
         sleep(IDLE_S);
         report_row(ROW_growth_queued_idle_loop, (loop_us(&bd) - before) / 1000 / IDLE_S, 0);
+        row_waiting(&bd, models);
         free(header);
         model_free(large);
         bench_daemon_stop(&bd);

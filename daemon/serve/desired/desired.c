@@ -131,10 +131,10 @@ static void set_state(struct desired_model *m, enum desired_state state)
                 enter_queue(m, 0);
 }
 
-static void notify(struct desired *d)
+static void notify(const struct desired_model *m)
 {
-        if (d->changed != NULL)
-                d->changed(d);
+        if (m->desired->changed != NULL)
+                m->desired->changed(m->desired, m->spec.name);
 }
 
 static bool is_pending(const struct desired_model *m)
@@ -251,7 +251,6 @@ static struct desired_model *next_of(const struct desired_model *m)
 /* READY; else cancelled. Frees a restored model. */
 static void settle_consume(struct desired_model *m, bool ready)
 {
-        struct desired *d = m->desired;
         set_state(m, ready ? DESIRED_READY : DESIRED_CANCELLED);
         m->error = (struct error){0};
         m->evicted = false;
@@ -260,9 +259,9 @@ static void settle_consume(struct desired_model *m, bool ready)
                 m->attempts = 0;
                 error_set(&m->error, STREAMER_ECANCELED, "cancelled");
         }
+        notify(m);
         if (m->origin == DESIRED_RESTORED)
                 model_free(m);
-        notify(d);
 }
 
 /* ---- devices ---- */
@@ -339,7 +338,7 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         log_event(permanent ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, LOG_NO_ID,
                   LOG_FIELDS(LOG_TEXT("model", title), LOG_TEXT("code", code_wire(error->code))),
                   "%s: %s: attempt %u failed, %s: %s", origins[m->origin], title, m->attempts, next, m->error.text);
-        notify(m->desired);
+        notify(m);
 }
 
 /* Another may begin, in a later turn of the loop. */
@@ -525,7 +524,7 @@ static void retry_evicted(struct desired_model *m, const struct error *error)
         desired_title(title, m);
         log_event(LOG_LEVEL_WARN, LOG_NO_ID, LOG_FIELDS(LOG_TEXT("model", title)),
                   "preload: %s: missing until there is memory for it: %s", title, error->text);
-        notify(m->desired);
+        notify(m);
 }
 
 /* READY: whether it is still, is missing, or was unloaded on all of its devices. */
@@ -688,12 +687,12 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
         }
         list_each_item_safe (struct desired_model, m, &before, link) {
                 list_remove(&m->link);
+                notify(m);
                 if (m->state == DESIRED_RESOLVING)
                         set_state(m, DESIRED_REMOVED);
                 else
                         model_free(m);
         }
-        notify(d);
         return r;
 }
 
@@ -1004,7 +1003,7 @@ static bool forget_on_consume(struct desired_model *m, const struct device *devi
         for (size_t i = 0; i < m->spec.n_devices; i++)
                 left = left || m->spec.devices[i].pinned;
         if (left)
-                notify(m->desired);
+                notify(m);
         else if (m->origin == DESIRED_RESTORED || !is_in_progress(m))
                 settle_consume(m, m->served);
         return true;
@@ -1060,8 +1059,7 @@ bool desired_set_priority(struct desired *d, const char *name, unsigned priority
                 leave(m);
                 m->spec.settings.priority = priority;
                 insert(m);
+                notify(m);
         }
-        if (found)
-                notify(d);
         return found;
 }

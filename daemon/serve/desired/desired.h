@@ -98,8 +98,8 @@ struct desired {
          * NULL: no restrictions. */
         int (*allow)(struct desired *desired, struct load_args *request, struct quota_limits *limits,
                      struct error *error);
-        /* A change without an event of a generation. May be NULL. */
-        void (*changed)(struct desired *desired);
+        /* A change of the model of this name, without an event of a generation. May be NULL. */
+        void (*changed)(struct desired *desired, const char *name);
         /* The row of a restored model's name on the device of this UUID may have changed. May be NULL. */
         void (*row_due)(struct desired *desired, const char *name, const char *device);
 };

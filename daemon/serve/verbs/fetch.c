@@ -43,6 +43,9 @@ struct fetch {
 
 /* ---- memory ---- */
 
+/* What files wait for; models of this name have no effect but a recheck. */
+static const char memory_of_files[] = "memory of files";
+
 /* A transfer of the file that is open. 0 with fetch->transfer; DEFERRED_WAITS: it would use too much; STREAMER_ENOMEM.
  */
 static int transfer_new(struct fetch *fetch, const struct session *session, struct error *error)
@@ -73,7 +76,7 @@ static void transfer_free(struct transfer *t)
         list_remove(&t->in_session);
         t->server->file_bytes -= t->charge.amount;
         if (t->charge.amount > 0)
-                deferred_recheck(t->server);
+                deferred_recheck(t->server, memory_of_files);
         quota_discharge(&t->charge);
         free(t->data);
         free(t);
@@ -209,7 +212,7 @@ static void fetch_done(struct verb_task *task)
                 verb_task_finish(task);
                 return;
         }
-        deferred_await_change(&task->deferred, try_read);
+        deferred_await_change(&task->deferred, memory_of_files, try_read);
         try_read(session, &task->deferred.request, &task->deferred, NULL);
 }
 

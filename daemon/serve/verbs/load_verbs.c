@@ -259,7 +259,7 @@ static int await_end(struct session *session, struct request *request, struct lo
                 return error->code;
         load_watch(begun, &d->watch, load_done);
         if (try != NULL)
-                deferred_await_change(d, try);
+                deferred_await_change(d, begun->name, try);
         return 0;
 }
 

@@ -140,7 +140,7 @@ static int unload_all(struct session *session, struct request *request, const st
         if (d == NULL)
                 return error->code;
         d->generation = number;
-        deferred_await_change(d, try_unloaded);
+        deferred_await_change(d, d->request.u.unload.model, try_unloaded);
         return 0;
 }
 

@@ -94,9 +94,10 @@ TEST(all_loads_are_cancelled_and_none_begins_when_the_daemon_ends)
 
 static unsigned reported;
 
-static void count_ends(struct loads *all, bool subscribed)
+static void count_ends(struct load *load, bool subscribed)
 {
-        ck_assert_ptr_eq(all, &loads);
+        ck_assert_ptr_eq(load->loads, &loads);
+        ck_assert(!list_empty(&load->answers));
         reported += subscribed;
 }
 
@@ -132,9 +133,9 @@ TEST(an_ended_load_lives_until_its_subscribers_release_it)
 
 static struct load_watch subscription;
 
-static void release_subscription(struct loads *all, bool subscribed)
+static void release_subscription(struct load *load, bool subscribed)
 {
-        ck_assert_ptr_eq(all, &loads);
+        ck_assert_ptr_eq(load->loads, &loads);
         ck_assert(subscribed);
         load_unwatch(&subscription);
 }

@@ -15,10 +15,12 @@ static const struct limits desired_limits = {.preload_loads = 1, .preload_retry_
 static struct desired desired;
 static struct snapshot state;
 static unsigned n_notified;
+static char notified[32]; /* the last one's name */
 
-static void on_changed(struct desired *d)
+static void on_changed(struct desired *d, const char *name)
 {
         ck_assert_ptr_eq(d, &desired);
+        snprintf(notified, sizeof(notified), "%s", name);
         n_notified++;
 }
 
@@ -123,6 +125,7 @@ TEST(a_failure_is_retried_for_ever_at_most_five_minutes_apart)
                 ck_assert(desired_failed(m));
                 ck_assert_uint_eq(m->attempts, i);
                 ck_assert_uint_eq(n_notified, i);
+                ck_assert_str_eq(notified, "m");
                 ck_assert_ptr_nonnull(strstr(m->error.text, "nowhere.safetensors"));
                 ck_assert_uint_ge(m->retry_at_ns, before + pause);
                 ck_assert_uint_le(m->retry_at_ns, now_ns() + pause);
