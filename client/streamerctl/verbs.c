@@ -175,7 +175,7 @@ const struct verb verbs[] = {
          .examples = "streamerctl pin llama-3-8b"},
         {.name = "unpin", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_unpin,
          .summary = "Remove the pin of models",
-         .about = "On all devices, and from all generations of the name.",
+         .about = "On all devices, and from all generations of the name. Another name of the model may still pin it.",
          .examples = "streamerctl unpin llama-3-8b"},
         {.name = "keep-alive", .args = "MODEL DURATION", .min_args = 2, .max_args = 2, .run = verb_keep_alive,
          .summary = "Unload a model after so long without a lease",

@@ -162,6 +162,10 @@ int load_give_name(const struct load *load, struct model_name *name, struct gene
         if (r == 0 && generation_add_name(to, name->text, model_name_source(name), model_name_caller(name), name->owner,
                                           &charges) < 0)
                 r = error_no_memory(error);
+        struct model_settings settings = load->loads->defaults;
+        settings.priority = PROTO_PRIORITY_DEFAULT;
+        if (r == 0)
+                model_name_set_settings(generation_find_name(to, name->text), &settings, 0);
         quota_discharge(&charges.bytes);
         quota_discharge(&charges.name);
         return r;
@@ -231,9 +235,7 @@ static void join_and_end(struct load *load, struct generation *same, struct load
 {
         if (!share(&load->targets[0], same, false))
                 return;
-        list_each_item (const struct load_request, r, &load->requests, link)
-                if (r->change.asks & SETTING_PRIORITY)
-                        load_set_priority(other, r->change.to.priority);
+        load_refresh_priority(other);
         load_relax(other, load->wait, load->no_evict);
         if (load_is_settled(other)) /* else it may share another generation than this one */
                 load_settle_requests(load);

@@ -448,7 +448,6 @@ static bool is_read(const struct load *load)
 static void begin_again(struct load *load)
 {
         struct device *devices[LOAD_DEVICES];
-        const struct model_settings *settings = NULL;
         struct error error;
         int r = 0;
         const struct load_args args = {.source = load->source,
@@ -474,11 +473,11 @@ static void begin_again(struct load *load)
                 return;
         load_each_open (t, load) {
                 struct generation *g = next->targets[t - load->targets].generation;
-                g->settings = t->generation->settings; /* with what requests and verbs have changed */
-                settings = &g->settings;
-                generation_settings_changed(g);
-                list_each_item (struct model_name, n, &t->generation->names, link)
+                list_each_item (struct model_name, n, &t->generation->names, link) {
                         r = r ?: load_give_name(next, n, g, &error);
+                        if (r == 0) /* with what requests and verbs have changed */
+                                model_name_set_settings(generation_find_name(g, n->text), &n->settings, n->asked);
+                }
         }
         if (r < 0) {
                 load_discard(next);
@@ -493,8 +492,7 @@ static void begin_again(struct load *load)
         load->evictions = NULL;
         load->n_evictions = 0;
         load->superseded = true;
-        require(settings != NULL);
-        load_unsettle_requests(load, settings);
+        load_unsettle_requests(load);
         load_move_requests(load, next);
         load_launch(next);
         log_info("%s: its files were replaced while they were read: the load begins again (%u of %d): %s", load->name,

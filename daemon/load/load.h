@@ -106,13 +106,6 @@ struct load_args {
 
 struct load;
 
-/* The settings of a model that a request or a verb changes, and their values. */
-enum model_setting { SETTING_PINNED = 1, SETTING_KEEP_ALIVE = 2, SETTING_DRAIN_TIMEOUT = 4, SETTING_PRIORITY = 8 };
-struct settings_change {
-        unsigned asks; /* of enum model_setting */
-        struct model_settings to;
-};
-
 #define LOAD_REQUEST_MAGIC 0x6c726571u
 
 /* One request of a load, which owns it. It stays while it is watched, and otherwise at least until the loop's next
@@ -126,7 +119,7 @@ struct load_request {
         bool admin;
         char *rule;                    /* that limits its user, for messages; NULL: none */
         bool by_verb;                  /* of a verb that changes settings: nobody waits for it */
-        struct settings_change change; /* that a shared generation has not been given yet */
+        struct settings_change change; /* that its name has not been given yet in a shared generation */
         unsigned settled;    /* what it asked for and the load has settled: due again if the load begins again */
         struct error error;  /* why it was denied, alone; code 0: its outcome is that of the load */
         uint64_t end_number; /* ascending by end; 0: it has not ended */
@@ -372,10 +365,8 @@ int loads_default_name(const struct loads *loads, const char *source, const char
 /* The newest that has not ended and has this name; NULL if none. */
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
-/* Its weight in the reader, and its place in admission. */
-void load_set_priority(struct load *load, unsigned priority);
-/* A verb has changed settings of this name for a user who may do so: loads in progress are given its priority, and
- * those that may still turn out to share a resident model give it the change, too. STREAMER_ENOMEM. */
+/* A verb changes settings of this name for a user who may do so: of what loads under it, whose load has the highest
+ * priority of its names; and of a resident model that a load may still turn out to share. STREAMER_ENOMEM. */
 int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool admin,
                           const struct settings_change *change, struct error *error);
 

@@ -79,8 +79,9 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
         t->generation = g;
         if (g == NULL)
                 return false;
-        g->settings = load->loads->defaults;
-        g->settings.priority = load->priority;
+        struct model_settings settings = load->loads->defaults;
+        settings.priority = load->priority;
+        model_name_set_settings(g->standing, &settings, 0);
         if (generation_set_caller(g, &load->caller) < 0)
                 return false;
         if (load->pattern == NULL)

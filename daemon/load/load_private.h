@@ -77,13 +77,15 @@ struct load_request *load_request_add(struct load *load, const struct load_args 
 struct load_request *load_request_free(struct load_request *request);
 /* Whether its caller may ask this of the generation's owner: 0 or STREAMER_EPERM. */
 int load_request_check(const struct load_request *request, const struct generation *generation, struct error *error);
-/* Gives the generation the settings that it asks for, and may. */
+/* Gives its name, if the generation has that, the settings that it asks for, and may. */
 void load_request_apply(const struct load_request *request, struct generation *generation);
 /* The load is about to be settled. */
 void load_settle_requests(struct load *load);
-/* It begins again, and may share another model than the one that has these settings: what was asked for, or a verb has
- * changed since, is to be applied to that one. */
-void load_unsettle_requests(struct load *load, const struct model_settings *settings);
+/* It begins again, and may share another model than the one that it has made: what was asked for, or a verb has changed
+ * since, is to be applied to that one. */
+void load_unsettle_requests(struct load *load);
+/* Its weight in the reader, and its place in admission: the highest priority of the names that it loads. */
+void load_refresh_priority(struct load *load);
 /* Another request joins, which would wait for memory, or evict. */
 void load_relax(struct load *load, bool wait, bool no_evict);
 /* A load that waits does not reference generations that serve: other loads may evict them. */
@@ -206,7 +208,8 @@ enum coalesced {
         COALESCE_LOADS,  /* the targets that are open */
 };
 enum coalesced load_coalesce(struct load *load);
-/* `to` gets a name that another generation of the load has, with its charge, unless it has that name. */
+/* `to` gets a name that another generation of the load has, with its charge and the settings that nobody has asked for,
+ * unless it has that name. */
 int load_give_name(const struct load *load, struct model_name *name, struct generation *to, struct error *error);
 
 /* ---- load.c ---- */

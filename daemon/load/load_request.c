@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The requests of a load. Each has a name, rights and an answer of its own, and asks for settings of the model: pin,
- * keep-alive, drain timeout, priority. These are applied once, in the order of the requests, to every generation of the
- * load: at the request, if its caller may change them, and again to a resident generation that the load turns out to
+ * The requests of a load. Each has a name, rights and an answer of its own, and asks for settings of its name: pin,
+ * keep-alive, drain timeout, priority. These are applied once, in the order of the requests, on every device of the
+ * load: at the request, if its caller may change them, and again in a resident generation that the load turns out to
  * share (coalesce.c). Until that is known (load_is_settled), requests keep what they asked for, those of verbs that
  * change settings included.
  *
@@ -33,18 +33,6 @@ static struct settings_change change_of(const struct model_settings *asked)
         if (asked->priority > 0)
                 change.asks |= SETTING_PRIORITY;
         return change;
-}
-
-static void apply_change(struct model_settings *settings, const struct settings_change *change)
-{
-        if (change->asks & SETTING_PINNED)
-                settings->pinned = change->to.pinned;
-        if (change->asks & SETTING_KEEP_ALIVE)
-                settings->keep_alive_ns = change->to.keep_alive_ns;
-        if (change->asks & SETTING_DRAIN_TIMEOUT)
-                settings->drain_timeout_ns = change->to.drain_timeout_ns;
-        if (change->asks & SETTING_PRIORITY)
-                settings->priority = change->to.priority;
 }
 
 bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t uid, bool admin)
@@ -106,10 +94,11 @@ int load_request_check(const struct load_request *request, const struct generati
 
 void load_request_apply(const struct load_request *request, struct generation *generation)
 {
+        struct model_name *name = generation_find_name(generation, request->name);
         require(request->end_number == 0 && load_request_check(request, generation, NULL) == 0);
         generation_used(generation);
-        apply_change(&generation->settings, &request->change);
-        generation_settings_changed(generation);
+        if (name != NULL)
+                model_name_change_settings(name, &request->change);
 }
 
 /* ---- what the load keeps ---- */
@@ -126,31 +115,28 @@ static bool is_repeated(const struct load_request *request)
         return false;
 }
 
-/* The last request before this one that asks for settings. */
+/* The last request before this one that asks for settings of the same name. */
 static struct load_request *asks_before(const struct load_request *request)
 {
         struct load_request *before = NULL;
         list_each_item (struct load_request, r, &request->load->requests, link) {
                 if (r == request)
                         break;
-                if (r->change.asks != 0)
+                if (r->change.asks != 0 && strcmp(r->name, request->name) == 0)
                         before = r;
         }
         return before;
 }
 
-/* Of two consecutive requests of one caller for settings, the first one asks for both, with the later values. True: it
- * stands for the second one in all. */
+/* Of two consecutive requests of one caller for settings of a name, the first one asks for both, with the later values.
+ */
 static bool is_merged_into_earlier(struct load_request *request)
 {
         struct load_request *before = asks_before(request);
         if (before == NULL || is_watched(before) || before->uid != request->uid || before->admin != request->admin)
                 return false;
-        apply_change(&before->change.to, &request->change);
+        settings_apply(&before->change.to, &request->change);
         before->change.asks |= request->change.asks;
-        request->change.asks = 0;
-        if (strcmp(before->name, request->name) != 0)
-                return false;
         before->by_verb = before->by_verb && request->by_verb;
         return true;
 }
@@ -163,6 +149,18 @@ static void fold(struct load *load)
                         load_request_free(r);
 }
 
+/* In what the load makes; NULL: nothing that it makes has the name. */
+static const struct model_name *find_name(const struct load *load, const char *text)
+{
+        load_each_open (t, load) {
+                const struct model_name *name =
+                        t->generation != NULL ? generation_find_name(t->generation, text) : NULL;
+                if (name != NULL)
+                        return name;
+        }
+        return NULL;
+}
+
 void load_settle_requests(struct load *load)
 {
         list_each_item (struct load_request, r, &load->requests, link) {
@@ -171,11 +169,16 @@ void load_settle_requests(struct load *load)
         }
 }
 
-void load_unsettle_requests(struct load *load, const struct model_settings *settings)
+void load_unsettle_requests(struct load *load)
 {
         list_each_item (struct load_request, r, &load->requests, link) {
-                r->change = (struct settings_change){r->change.asks | r->settled, *settings};
+                const struct model_name *name = find_name(load, r->name);
+                r->change.asks |= r->settled;
                 r->settled = 0;
+                if (name != NULL)
+                        r->change.to = name->settings;
+                else
+                        r->change.asks = 0; /* it was removed, with its settings */
         }
 }
 
@@ -197,9 +200,15 @@ void load_relax(struct load *load, bool wait, bool no_evict)
         admission_relax(&load->admission, load_may_evict(load), load->wait);
 }
 
-void load_set_priority(struct load *load, unsigned priority)
+void load_refresh_priority(struct load *load)
 {
-        require(!load_ended(load->state) && priority > 0);
+        unsigned priority = 0;
+        require(!load_ended(load->state));
+        load_each_open (t, load)
+                if (t->generation != NULL && t->generation->settings.priority > priority)
+                        priority = t->generation->settings.priority;
+        if (priority == 0 || priority == load->priority) /* 0: a dry run */
+                return;
         load->priority = priority;
         load_each_part (part, load)
                 if (part->state == PART_READING)
@@ -243,8 +252,7 @@ struct load_request *load_request_add(struct load *load, const struct load_args 
                 if (g != NULL)
                         load_request_apply(r, g);
         }
-        if (change.asks & SETTING_PRIORITY)
-                load_set_priority(load, change.to.priority);
+        load_refresh_priority(load);
         if (load_is_settled(load)) {
                 r->settled = r->change.asks;
                 r->change.asks = 0;
@@ -266,8 +274,13 @@ int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool
         list_each_item (struct load, load, &loads->all, link) {
                 if (load_ended(load->state) || !has_name(load, name))
                         continue;
-                if (change->asks & SETTING_PRIORITY)
-                        load_set_priority(load, change->to.priority);
+                load_each_open (t, load) {
+                        struct model_name *known =
+                                t->generation != NULL ? generation_find_name(t->generation, name) : NULL;
+                        if (known != NULL)
+                                model_name_change_settings(known, change);
+                }
+                load_refresh_priority(load);
                 if (load_is_settled(load))
                         continue;
                 struct load_request *r = request_new(load, name, uid, admin, NULL, change);

@@ -325,7 +325,7 @@ int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, co
                 generation_put(g);
                 return r;
         }
-        g->settings = *settings;
+        model_name_set_settings(g->standing, settings, 0);
         g->published = p->published;
         g->encryption = encryption_ref(p->encryption);
         generation_assign_number(g);

@@ -168,6 +168,70 @@ int model_name_set_source(struct model_name *name, const char *source, const str
         return 0;
 }
 
+/* ---- settings ---- */
+
+/* No more than `most`: of many names mostly the first one has all of it. */
+static struct model_settings combine_names(const struct generation *generation, const struct model_settings *most)
+{
+        struct model_settings all = {.priority = 0};
+        bool any = false;
+        generation_each_rank(g, generation)
+        {
+                list_each_item (const struct model_name, n, &g->names, link) {
+                        all = settings_combine(any ? &all : &n->settings, &n->settings);
+                        any = true;
+                        if (settings_equal(&all, most))
+                                return all;
+                }
+        }
+        return all;
+}
+
+/* A name was removed, or (else NULL) has other settings: what its names make together, with those of its ranks. */
+static void combine_settings(struct generation *generation, const struct model_name *changed)
+{
+        struct model_settings most = generation->settings;
+        generation_each_rank(g, generation) most = settings_combine(&most, &g->settings);
+        if (changed != NULL)
+                most = settings_combine(&most, &changed->settings);
+        const struct model_settings all = combine_names(generation, &most);
+        generation_each_rank(g, generation)
+        {
+                struct model_settings now = list_empty(&g->names) ? g->settings : all;
+                now.pinned = now.pinned && !list_empty(&g->names);
+                if (settings_equal(&now, &g->settings))
+                        continue;
+                g->settings = now;
+                generation_settings_changed(g);
+        }
+}
+
+void model_name_set_settings(struct model_name *name, const struct model_settings *settings, unsigned asked)
+{
+        require(generation_find_name(name->generation, name->text) == name);
+        name->settings = *settings;
+        name->asked = asked;
+        name_due(name);
+        combine_settings(name->generation, name);
+}
+
+void model_name_change_settings(struct model_name *name, const struct settings_change *change)
+{
+        struct model_settings settings = name->settings;
+        settings_apply(&settings, change);
+        model_name_set_settings(name, &settings, name->asked | change->asks);
+}
+
+/* What is asked for of the name from now on stands above what another generation had under it. */
+static void inherit_settings(struct model_name *name, const struct model_name *from, unsigned which)
+{
+        struct model_settings settings = name->settings;
+        const struct settings_change change = {which & SETTINGS_OF_NAME & ~name->asked, from->settings};
+        require(strcmp(name->text, from->text) == 0 && name->generation->device == from->generation->device);
+        settings_apply(&settings, &change);
+        model_name_set_settings(name, &settings, name->asked);
+}
+
 /* ---- who is charged ----
  *
  * A model is charged to each user who gave it a name: its bytes once, and one model for each name. The generation has
@@ -369,6 +433,7 @@ static void remove_name(struct generation *generation, struct model_name *name)
                 pass_charges(generation);
         forget_last_name(generation);
         generation->last_name = name;
+        combine_settings(generation, NULL);
         idle_refresh(generation); /* of its ranks that without a name does not count */
         if (!list_empty(&generation->names)) {
                 tree_remove(&generation->resident->names, &name->in_order);
@@ -705,16 +770,11 @@ void generation_take_over(struct generation *generation, const char *name)
                 if (old->state == GENERATION_LOADING || old == generation || old->device != generation->device ||
                     strcmp(n->text, name) != 0)
                         continue;
-                /* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. */
-                if (old->state != GENERATION_FAILED && old->settings.pinned)
-                        generation_each_rank(g, generation)
-                        {
-                                g->settings.pinned = true;
-                                generation_settings_changed(g);
-                        }
+                if (old->state != GENERATION_FAILED)
+                        inherit_settings(taken, n, SETTINGS_OF_NAME);
                 /* The drain timeout starts only if it drains, not while it serves under another name. */
                 if (old->names.next == old->names.prev)
-                        generation_drain_for(old, generation->settings.drain_timeout_ns);
+                        generation_drain_for(old, taken->settings.drain_timeout_ns);
                 end_reason_set(&old->end, END_REPLACED, "by generation %" PRIu64, generation->number);
                 struct generation *fallback = old->stored == STORED_WHOLE ? old : n->fallback;
                 if (generation->stored != STORED_WHOLE && fallback != NULL)
@@ -726,12 +786,14 @@ void generation_take_over(struct generation *generation, const char *name)
 void generation_ready(struct generation *generation)
 {
         require(generation->state == GENERATION_LOADING);
-        /* A name that a newer generation serves already stays with that one. */
+        /* A name that a newer generation serves already stays with that one, as it was asked for. */
         list_each_item_safe (struct model_name, n, &generation->names, link) {
                 const struct generation *other =
                         resident_on(generation->resident, n->text, GENERATION_READY, generation->device);
-                if (other != NULL && other->number > generation->number)
-                        remove_name(generation, n);
+                if (other == NULL || other->number <= generation->number)
+                        continue;
+                inherit_settings(generation_find_name(other, n->text), n, n->asked);
+                remove_name(generation, n);
         }
         generation_set_state(generation, list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY);
         generation->dropped_ns = generation->last_used_ns = now_ns();

@@ -35,6 +35,7 @@
 #include "daemon/device/device.h"
 #include "daemon/resident/callers.h"
 #include "daemon/resident/published.h"
+#include "daemon/resident/settings.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
 #include "proto/messages.h"
@@ -121,7 +122,9 @@ struct model_name {
         struct name_charges charges;
         uint64_t sequence; /* of all names, ascending */
         uid_t owner;       /* the user who first loaded a model under it, and may load another source under it */
-        char *source;      /* canonical: what was loaded under it; NULL: the generation's */
+        struct model_settings settings; /* its own: model_name_set_settings(), model_name_change_settings() */
+        unsigned asked; /* of enum model_setting: what the load of its generation, or a verb since, has asked for */
+        char *source;   /* canonical: what was loaded under it; NULL: the generation's */
         const struct caller *caller; /* for whom it was loaded under it, of resident->callers; NULL: the generation's */
         /* The generation that the fd store still has under this name, because this one's is not stored yet; else NULL.
          */
@@ -131,14 +134,6 @@ struct model_name {
 
 /* The manifest as a reader sees it; `table` holds one. */
 struct manifest_view table_manifest(const struct table *table);
-
-/* Settings that may change at any time. */
-struct model_settings {
-        uint64_t keep_alive_ns;    /* it expires after so long without a lease; 0: never */
-        uint64_t drain_timeout_ns; /* the generation it replaces is unloaded by force after so long; 0: never */
-        uint32_t priority;         /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
-        bool pinned;               /* never evicted, and does not expire; in a snapshot: on any of its devices */
-};
 
 /* Where the bytes of a model came from, as clients see it: "store", "disk" (its cache), "resident" (the host cache). */
 enum model_origin { ORIGIN_UNKNOWN, ORIGIN_STORE, ORIGIN_DISK, ORIGIN_RESIDENT };
@@ -175,6 +170,8 @@ struct generation {
         struct list leases;
         unsigned n_leases;
         unsigned refs; /* of work that may touch the memory: the load, a verify */
+        /* What its names, and those of its ranks, make together (settings_combine): by model.c alone. Without a name
+         * the last one's, and not pinned. */
         struct model_settings settings;
         uint64_t last_used_ns;       /* load, attach, detach */
         uint64_t deadline_ns;        /* as it is in the tree of idle.c */
@@ -398,6 +395,10 @@ const struct caller *model_name_caller(const struct model_name *name);
 /* Another path to the same files was loaded under it. The caller of this function reports the change. STREAMER_ENOMEM.
  */
 int model_name_set_source(struct model_name *name, const char *source, const struct caller *caller);
+/* All of its settings, of which these were `asked` for: at first those that nobody has asked for, 0. */
+void model_name_set_settings(struct model_name *name, const struct model_settings *settings, unsigned asked);
+/* What a request or a verb asks for. The caller of these two reports the change, if clients are to be notified. */
+void model_name_change_settings(struct model_name *name, const struct settings_change *change);
 /* The name's generation is stored, or will not be: no name of another leads to what the store had under it. */
 void model_name_settle(struct model_name *name);
 const char *generation_name(const struct generation *generation); /* the oldest, or the last it had */
@@ -425,7 +426,8 @@ uid_t generation_owner(const struct generation *generation);
 void generation_set_state(struct generation *generation, enum generation_state state);
 void generation_set_stored(struct generation *generation, enum stored_state stored);
 
-/* NULL on ENOMEM. It is loading, has one name and one reference (the load's). `owner`: see generation_add_name(). */
+/* NULL on ENOMEM. It is loading, has one name, `standing`, and one reference (the load's). `owner`: see
+ * generation_add_name(). */
 struct generation *generation_new(struct resident *resident, const char *name, const char *source,
                                   struct device *device, uid_t owner);
 /* For whom it is loaded; until then root. STREAMER_ENOMEM. */
@@ -456,7 +458,8 @@ int generation_charge(struct generation *generation, uint64_t bytes, struct erro
 /* Credits the device with what was charged; nothing may be allocated. */
 void generation_uncharge(struct generation *generation);
 
-/* Ranks are evicted together: each is in use, recently used, or pinned if any of them is. */
+/* Ranks are evicted together: each is in use, recently used, or pinned if any of them is, and has the settings that the
+ * names of all make together. */
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
 /* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
 bool generation_matches_name(const struct generation *generation, const char *name);
@@ -487,8 +490,8 @@ void generation_used(struct generation *generation);
 /* It serves from now on; the generations that served its names on its device drain. */
 void generation_ready(struct generation *generation);
 /* The name, which it has, leads to it alone on its device: another that serves under the name loses it, drains for the
- * drain timeout of this one, passes on its pin, and stays in the fd store until this one is there; one that has failed
- * under it loses it, too. */
+ * drain timeout of this one, passes on the settings of the name that nobody has asked for since, and stays in the fd
+ * store until this one is there; one that has failed under it loses it, too. */
 void generation_take_over(struct generation *generation, const char *name);
 void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed (the model is resident already): it ends, without an event unless one of it was sent. */
@@ -498,12 +501,12 @@ void generation_fail_unlisted(struct generation *generation, const struct error 
 
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);
-/* A setting has changed, or how long it may drain: as generation_changed(), without an event. */
+/* What decides on its place has changed, or how long it may drain: as generation_changed(), without an event. */
 void generation_settings_changed(struct generation *generation);
 
 /* `source`: canonical, of the load that adds the name, and `caller`, for whom it does (NULL: the generation's).
  * `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charges (NULL:
- * none). STREAMER_ENOMEM, and these stay the caller's. */
+ * none). Its settings are zeroes until model_name_set_settings(). STREAMER_ENOMEM, and these stay the caller's. */
 int generation_add_name(struct generation *generation, const char *name, const char *source,
                         const struct caller *caller, uid_t owner, struct name_charges *charges);
 /* Removes a name that it has, for the reason that generation->end has. Without its last one the generation drains, or

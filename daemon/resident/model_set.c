@@ -63,15 +63,26 @@ const struct generation *model_set_leading(const struct model_set *set)
         return leading;
 }
 
-bool model_set_member_pinned(const struct generation *g)
+/* The name is pinned on the member's device. */
+static bool is_pinned_on(const struct model_set *set, const struct generation *g)
 {
-        return !drains(g) && g->state != GENERATION_FAILED && g->settings.pinned;
+        const struct model_name *name = generation_find_name(g, set->name);
+        return name != NULL && g->state != GENERATION_FAILED && name->settings.pinned;
+}
+
+bool model_set_member_pinned(const struct model_set *set, const struct generation *g)
+{
+        for (size_t i = 0; i < set->n; i++)
+                if ((set->members[i] == g || generation_is_rank_of(set->members[i], g)) &&
+                    is_pinned_on(set, set->members[i]))
+                        return true;
+        return false;
 }
 
 bool model_set_pinned(const struct model_set *set)
 {
         for (size_t i = 0; i < set->n; i++)
-                if (model_set_member_pinned(set->members[i]))
+                if (is_pinned_on(set, set->members[i]))
                         return true;
         return false;
 }

@@ -30,7 +30,8 @@ void model_set_drop_ranks(struct generation *generation, enum generation_state s
 /* Whose state and settings are the model's. */
 const struct generation *model_set_leading(const struct model_set *set);
 /* A pin counts while unpin can reach it by a name: not after a failure or while draining. */
-bool model_set_member_pinned(const struct generation *generation);
+/* Under the name of the set; ranks are pinned together. */
+bool model_set_member_pinned(const struct model_set *set, const struct generation *generation);
 bool model_set_pinned(const struct model_set *set); /* any of them */
 /* Of the model: one replica, or the sum of all ranks. */
 struct model_size {

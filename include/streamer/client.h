@@ -321,7 +321,7 @@ typedef struct streamer_load_opts {
         unsigned priority;         /* 1 to 10000: its share where loads run side by side; 0: the daemon's default */
         const char *layout;        /* NULL or "replica": the same on each device; "rank": rank r on the r-th device */
         const char *pattern;       /* of the ranks' files; NULL: model-rank-{rank}-part-{part}.safetensors */
-        uint64_t keep_alive_ms;    /* unload the model after so long without a lease; 0: the daemon's default */
+        uint64_t keep_alive_ms;    /* unload the model after so long without a lease; 0: as the name has it */
         uint64_t drain_timeout_ms; /* unload the generation that it replaces by force after so long; 0: the default */
         const char *named_after;   /* a path or URI that the daemon derives the name from; NULL: the source */
 } streamer_load_opts;

@@ -106,16 +106,13 @@ static void check_version(const struct kills *k, unsigned i, uint64_t version)
                     (unsigned long long)version, name->n, (unsigned long long)name->versions[name->n - 1]);
 }
 
-/* A reloaded model may coalesce with the file's other name, and then shares its generation. */
+/* Of this name alone, also where a reloaded model shares the generation of the file's other name. */
 static void check_settings(const struct kills *k, unsigned i, const struct found *found)
 {
-        const struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
-        unsigned pins = name->pins | (other->pins & MAY_BE_PINNED), priorities = name->priorities;
-        if (name->pins & MAY_BE_PINNED)
-                priorities |= other->priorities;
-        if (!(pins & (found->pinned ? MAY_BE_PINNED : MAY_BE_LOOSE)) || (!k->stored && !found->pinned))
+        const struct history *name = &k->shared->names[i];
+        if (!(name->pins & (found->pinned ? MAY_BE_PINNED : MAY_BE_LOOSE)) || (!k->stored && !found->pinned))
                 die("%s is %spinned", kills_name(i), found->pinned ? "" : "not ");
-        if (!(priorities & (1u << found->priority)))
+        if (!(name->priorities & (1u << found->priority)))
                 die("%s has priority %u", kills_name(i), kills_priority(found->priority));
 }
 

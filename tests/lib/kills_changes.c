@@ -68,12 +68,12 @@ static void rewrite(struct kills *k, unsigned file)
         model_free(m);
 }
 
-/* A pin belongs to the name and passes to the next generation; a resident model is shared, with its pin and priority.
- */
+/* A pin and a priority belong to the name and pass to its next generation; the other name of a resident model has its
+ * own. */
 static void do_load(struct kills *k, streamer_client *c, unsigned i)
 {
         unsigned file = i % FILES;
-        struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
+        struct history *name = &k->shared->names[i];
         cleanup_free char *path = path_of(k, file);
 
         /* The previous client may have been killed while it wrote. */
@@ -81,9 +81,7 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
         if (k->shared->written[file] == 0 || unknown || kills_below(k, 2) == 0)
                 rewrite(k, file);
         may_be(name, k->shared->written[file]);
-        name->pins |= other->pins;
-        other->pins |= name->pins & MAY_BE_PINNED;
-        name->priorities |= 1 | other->priorities;
+        name->priorities |= 1;
         check(c, "load", client_load_with(c, (streamer_load_opts){.source = path, .name = kills_name(i)}));
 }
 
@@ -105,7 +103,6 @@ static void do_pin(struct kills *k, streamer_client *c, unsigned i)
         bool pin = kills_below(k, 2) == 0;
         unsigned bit = pin ? MAY_BE_PINNED : MAY_BE_LOOSE;
         k->shared->names[i].pins |= bit;
-        k->shared->names[other_name(i)].pins |= bit;
         check_named(c, "pin", streamer_pin(c, kills_name(i), pin));
 }
 
@@ -115,7 +112,6 @@ static void do_priority(struct kills *k, streamer_client *c, unsigned i)
         cleanup_free char *args =
                 format_text("{\"model\":\"%s\",\"priority\":%u}", kills_name(i), kills_priority(number));
         k->shared->names[i].priorities |= 1u << number;
-        k->shared->names[other_name(i)].priorities |= 1u << number;
         check_named(c, "set_priority", streamer_call(c, "set_priority", args, NULL));
 }
 

@@ -54,12 +54,6 @@ static inline uint64_t kills_below(struct kills *k, uint64_t n)
 }
 
 const char *kills_name(unsigned name);
-/* The file's other name. */
-static inline unsigned other_name(unsigned name)
-{
-        return (name + FILES) % NAMES;
-}
-
 /* Priorities by number; the first is the default. */
 #define PRIORITIES 4u
 unsigned kills_priority(unsigned number);

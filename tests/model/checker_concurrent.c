@@ -4,6 +4,23 @@
  */
 #include "tests/model/checker_model.h"
 
+/* What the load makes does not expire before it is compared, although its name may have a brief keep-alive. What it
+ * replaces may expire meanwhile, so the load asks for all settings, as the admin. */
+static void outlive(struct checker *c, struct trial *t)
+{
+        bool is_brief = false;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                is_brief = is_brief ||
+                           (t->on[d] && c->names[t->name][d] != NULL && c->facts[t->name][d].keep_alive_ms == BRIEF_MS);
+        if (t->options.keep_alive_ms == BRIEF_MS)
+                t->options.keep_alive_ms = 0;
+        if (!is_brief)
+                return;
+        t->options.keep_alive_ms = LONG_MS;
+        t->options.priority = t->options.priority > 0 ? t->options.priority : 1 + (unsigned)random_below(c, 200);
+        t->user = ADMIN;
+}
+
 /* ---- attach while loading ---- */
 
 static bool apply_lease(struct checker *c, struct gen **place, struct gen *g, const struct client_answer *answer)
@@ -56,7 +73,7 @@ void step_attach_loading(struct checker *c)
         struct trial t;
         detach_slot(c, p, slot);
         trial_init(c, &t, true);
-        t.options.keep_alive_ms = 0; /* it might expire before the attach */
+        outlive(c, &t);
         attach_while_loading(c, &t, p, slot);
         trial_deinit(&t);
 }
@@ -218,8 +235,11 @@ static bool may_expire_early(const struct checker *c, const struct trial *t)
 {
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *g = c->names[t->name][d];
-                if (g != NULL && g->ranks > 1 && g->keep_alive_ms == BRIEF_MS)
-                        return true;
+                for (unsigned i = 0; i < NAMES && g != NULL && g->ranks > 1; i++)
+                        for (unsigned k = 0; k < c->n_devices; k++)
+                                if (c->names[i][k] != NULL && in_one_set(c, g, c->names[i][k]) &&
+                                    c->facts[i][k].keep_alive_ms == BRIEF_MS)
+                                        return true;
         }
         return false;
 }
@@ -228,7 +248,7 @@ void step_wait(struct checker *c)
 {
         struct trial t;
         trial_init(c, &t, true);
-        t.options.keep_alive_ms = 0;
+        outlive(c, &t);
         t.no_evict = false;
         if (!may_expire_early(c, &t) && !judge_load(c, &t).may)
                 wait_for_memory(c, &t);
@@ -314,13 +334,16 @@ void step_join(struct checker *c)
 {
         struct trial t, alias;
         trial_init(c, &t, false);
-        t.options.keep_alive_ms = 0; /* it might expire before it is compared */
+        outlive(c, &t);
         trial_init_alias(c, &alias, &t);
+        outlive(c, &alias);
         t.joined = alias.name;
         /* Either load may evict what the other's name leads to, and then the name is nobody's. */
         if (!t.no_evict) {
                 t.user = t.owner;
                 alias.user = alias.owner;
+                trial_ask_for_lost(c, &t, true);
+                trial_ask_for_lost(c, &alias, true);
         }
         if (t.user != alias.user)
                 separate_options(c, &t, &alias);

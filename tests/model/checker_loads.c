@@ -70,7 +70,7 @@ static bool serves_name(const struct checker *c, const struct gen *g, unsigned n
 
 static bool is_protected(const struct checker *c, const struct gen *g, unsigned name)
 {
-        return is_leased(c, g) || is_pinned(c, g) || (serves_name(c, g, name) && !is_expired(c, g));
+        return is_leased(c, g) || facts_of(c, g).pinned || (serves_name(c, g, name) && !is_expired(c, g));
 }
 
 uint64_t protected_bytes(const struct checker *c, unsigned name, unsigned device)
@@ -159,8 +159,10 @@ static void record_before(struct checker *c, struct trial *t)
         memcpy(t->gens, c->gens, sizeof(t->gens));
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                t->evictable[i] = g->number != 0 && !g->cached && is_named(c, g) && !is_leased(c, g) &&
-                                  !is_pinned(c, g) && !serves_name(c, g, t->name);
+                const struct facts facts = facts_of(c, g);
+                t->priorities[i] = facts.priority;
+                t->evictable[i] = g->number != 0 && !g->cached && is_named(c, g) && !is_leased(c, g) && !facts.pinned &&
+                                  !serves_name(c, g, t->name);
         }
 }
 
@@ -171,6 +173,31 @@ static void draw_name(struct checker *c, struct trial *t)
                 t->name = (unsigned)random_below(c, NAMES);
                 t->owner = name_exists(c, t->name) ? c->owners[t->name] : t->user;
         } while (t->user != ADMIN && t->owner != t->user && random_below(c, 4) != 0);
+}
+
+/* Pinned ones are neither dropped nor evicted. */
+static bool may_lose_settings(const struct checker *c, const struct trial *t, bool may_be_evicted)
+{
+        const struct facts none = new_facts();
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *g = t->on[d] ? c->names[t->name][d] : NULL;
+                const struct facts *facts = &c->facts[t->name][d];
+                bool has_some = facts->priority != none.priority || facts->keep_alive_ms != none.keep_alive_ms;
+                if (g != NULL && has_some && (g->cached || may_be_evicted))
+                        return true;
+        }
+        return false;
+}
+
+void trial_ask_for_lost(struct checker *c, struct trial *t, bool may_be_evicted)
+{
+        if (!may_lose_settings(c, t, may_be_evicted))
+                return;
+        t->user = ADMIN;
+        if (t->options.priority == 0)
+                t->options.priority = 1 + (unsigned)random_below(c, 200);
+        if (t->options.keep_alive_ms == 0)
+                t->options.keep_alive_ms = LONG_MS;
 }
 
 void trial_init(struct checker *c, struct trial *t, bool several)
@@ -184,6 +211,7 @@ void trial_init(struct checker *c, struct trial *t, bool several)
                 t->options = (struct load_options){0};
         t->no_evict = random_below(c, 6) == 0;
         draw_devices(c, t, several);
+        trial_ask_for_lost(c, t, false);
         record_before(c, t);
 }
 
@@ -203,6 +231,7 @@ void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of
         memcpy(t->on, of->on, sizeof(t->on));
         memcpy(t->devices, of->devices, sizeof(t->devices));
         memcpy(t->order, of->order, sizeof(t->order));
+        trial_ask_for_lost(c, t, false);
         record_before(c, t);
 }
 
@@ -371,8 +400,7 @@ static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned de
                           .rank = rank,
                           .ranks = t->ranks,
                           .source = t->source,
-                          .version = c->versions[t->source],
-                          .priority = PROTO_PRIORITY_DEFAULT};
+                          .version = c->versions[t->source]};
         return g;
 }
 
@@ -387,33 +415,24 @@ static void apply_load(struct checker *c, const struct trial *t, unsigned device
         c->counts->restored += g == NULL && mark_restored(c, t->source);
         if (g == NULL)
                 g = new_gen(c, t, device, outcome->generation);
-        /* A repeated load changes the settings of the resident generation. */
+        struct facts facts = before != NULL ? c->facts[t->name][device] : new_facts();
         if (t->options.keep_alive_ms > 0)
-                g->keep_alive_ms = t->options.keep_alive_ms;
-        if (t->options.drain_ms > 0)
-                g->drain_ms = t->options.drain_ms;
+                facts.keep_alive_ms = t->options.keep_alive_ms;
+        if (t->options.drain_ms > 0 || g != before)
+                facts.drain_ms = t->options.drain_ms;
         if (t->options.priority > 0)
-                g->priority = t->options.priority;
-        /* A pin belongs to the name: it passes to the next generation and to all its ranks. */
-        g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
+                facts.priority = t->options.priority;
+        facts.pinned = facts.pinned || t->options.pin;
         c->counts->pins += t->options.pin;
         c->counts->links += t->by_link;
         if (g != before)
                 g->givers[t->name] = t->user;
-        move_name(c, t->name, device, g, g->drain_ms);
+        move_name(c, t->name, device, g, facts.drain_ms);
+        c->facts[t->name][device] = facts;
         c->owners[t->name] = t->owner;
         /* A load that was cancelled may have ended before it came to a device where the name led to this already. */
         bool unknown = outcome->result == STREAMER_ECANCELED && g == before;
         c->paths[t->name][device] = (unknown ? c->paths[t->name][device] : 0) | 1u << t->by_link;
-}
-
-/* All named ranks of a set are pinned together. */
-static void pin_ranks(struct checker *c)
-{
-        for (unsigned i = 0; i < GENERATIONS; i++) {
-                struct gen *g = &c->gens[i];
-                g->pinned = g->pinned || (g->number != 0 && g->ranks > 0 && is_named(c, g) && is_pinned(c, g));
-        }
 }
 
 static bool would_fit(const struct checker *c, const struct trial *t, unsigned device)
@@ -486,13 +505,13 @@ static void check_evicted(struct checker *c, const struct trial *t, const struct
                 if (!needs_eviction(c, t, device))
                         checker_fail(c, "load %s: evicted a generation, and the load fitted without", name_of(t->name));
                 for (unsigned k = 0; k < GENERATIONS; k++)
-                        if (t->evictable[k] && t->gens[k].device == device && t->gens[k].priority < g->priority)
+                        if (t->evictable[k] && t->gens[k].device == device && t->priorities[k] < t->priorities[i])
                                 lesser += t->gens[k].charged;
                 if (lesser >= need - free_bytes)
                         checker_fail(c,
                                      "load %s: evicted generation %" PRIu64
                                      " of priority %u, and lower priorities would have sufficed",
-                                     name_of(t->name), g->number, g->priority);
+                                     name_of(t->name), g->number, t->priorities[i]);
         }
 }
 
@@ -530,7 +549,6 @@ void trial_apply(struct checker *c, const struct trial *t, struct outcome *outco
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (outcome->got[d])
                         apply_load(c, t, d, outcome);
-        pin_ranks(c);
 }
 
 void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome)
@@ -595,6 +613,10 @@ void step_cancel(struct checker *c)
         streamer_op *op = NULL;
         trial_init(c, &t, true);
         t.no_evict = false;
+        if (may_lose_settings(c, &t, false)) {
+                trial_deinit(&t);
+                return;
+        }
         t.options = (struct load_options){0}; /* the model cannot know whether they were applied */
         int r = trial_begin(c, &t, 0, &op);
         trail_add(c, "cancel %s", name_of(t.name));

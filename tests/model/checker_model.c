@@ -4,6 +4,8 @@
  */
 #include "tests/model/checker_model.h"
 
+#include "proto/messages.h"
+
 void trail_add(struct checker *c, const char *format, ...)
 {
         char text[160];
@@ -22,7 +24,7 @@ static void print_state(const struct checker *c)
                 const struct gen *g = &c->gens[i];
                 if (g->number != 0)
                         printf("generation %" PRIu64 " on %s: %u leases%s%s%s\n", g->number, c->devices[g->device].name,
-                               g->leases, g->pinned ? ", pinned" : "", g->revoked ? ", revoked" : "",
+                               g->leases, facts_of(c, g).pinned ? ", pinned" : "", g->revoked ? ", revoked" : "",
                                g->cached ? ", cached" : "");
         }
         for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
@@ -149,6 +151,7 @@ void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g,
         before->left_at = c->counts->steps;
         before->left_paths[name] = c->paths[name][device];
         before->left_owners[name] = c->owners[name];
+        before->left_facts[name] = c->facts[name][device];
         if (drain_ms == BRIEF_MS && before->leases > 0 && !is_named(c, before)) {
                 mark_revoked(c, before);
                 c->counts->drain_timeouts++;
@@ -177,22 +180,62 @@ bool is_leased(const struct checker *c, const struct gen *g)
         return false;
 }
 
-bool is_pinned(const struct checker *c, const struct gen *g)
+struct facts new_facts(void)
 {
-        for (unsigned i = 0; i < GENERATIONS; i++)
-                if (c->gens[i].pinned && in_one_set(c, g, &c->gens[i]))
+        return (struct facts){.priority = PROTO_PRIORITY_DEFAULT};
+}
+
+static unsigned longer(unsigned a, unsigned b)
+{
+        return a == 0 || b == 0 ? 0 : a > b ? a : b;
+}
+
+struct facts facts_of(const struct checker *c, const struct gen *g)
+{
+        struct facts all = {.priority = 0};
+        bool any = false;
+        for (unsigned i = 0; i < NAMES; i++)
+                for (unsigned d = 0; d < c->n_devices; d++) {
+                        const struct facts *one = &c->facts[i][d];
+                        if (c->names[i][d] == NULL || !in_one_set(c, g, c->names[i][d]))
+                                continue;
+                        all.pinned = all.pinned || one->pinned;
+                        all.priority = one->priority > all.priority ? one->priority : all.priority;
+                        all.keep_alive_ms = any ? longer(all.keep_alive_ms, one->keep_alive_ms) : one->keep_alive_ms;
+                        any = true;
+                }
+        return all;
+}
+
+bool is_name_pinned(const struct checker *c, unsigned name, unsigned device)
+{
+        const struct gen *g = c->names[name][device];
+        for (unsigned d = 0; d < c->n_devices && g != NULL; d++) {
+                const struct gen *other = c->names[name][d];
+                if (other != NULL && in_one_set(c, g, other) && c->facts[name][d].pinned)
                         return true;
+        }
         return false;
 }
 
 bool is_expired(const struct checker *c, const struct gen *g)
 {
-        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && !g->cached && !is_leased(c, g) && !is_pinned(c, g);
+        const struct facts facts = facts_of(c, g);
+        return g->number != 0 && facts.keep_alive_ms == BRIEF_MS && !g->cached && !is_leased(c, g) && !facts.pinned;
 }
 
 static bool may_be_evicted(const struct checker *c, const struct gen *g)
 {
-        return !is_leased(c, g) && !is_pinned(c, g);
+        return !is_leased(c, g) && !facts_of(c, g).pinned;
+}
+
+/* The number of a name that is listed; NAMES: no name of the model. */
+static unsigned number_of(const char *name)
+{
+        unsigned i = 0;
+        while (i < NAMES && strcmp(name_of(i), name) != 0)
+                i++;
+        return i;
 }
 
 /* ---- comparison ---- */
@@ -215,22 +258,23 @@ static bool mismatch(struct checker *c, const char *format, ...)
 static bool name_agrees(struct comparison *now, const char *name, const struct gen *g)
 {
         struct checker *c = now->c;
-        for (unsigned i = 0; i < NAMES; i++)
-                if (strcmp(name_of(i), name) == 0) {
-                        now->named[i][g->device] = true;
-                        return c->names[i][g->device] == g ||
-                               mismatch(c, "%s: refers to generation %" PRIu64, name, g->number);
-                }
-        return mismatch(c, "%s: was never loaded", name);
+        unsigned i = number_of(name);
+        if (i == NAMES)
+                return mismatch(c, "%s: was never loaded", name);
+        now->named[i][g->device] = true;
+        return c->names[i][g->device] == g || mismatch(c, "%s: refers to generation %" PRIu64, name, g->number);
 }
 
 static bool settings_agree(struct checker *c, const json_t *row, const struct gen *g)
 {
         const char *name = json_text(row, "name");
-        if (json_number(row, "priority") != g->priority)
-                return mismatch(c, "%s: should have priority %u", name, g->priority);
-        return json_number(row, "keep_alive_ns") == g->keep_alive_ms * UINT64_C(1000000) ||
-               mismatch(c, "%s: should have a keep-alive of %u ms", name, g->keep_alive_ms);
+        unsigned i = number_of(name);
+        const struct facts *facts =
+                c->names[i][g->device] == g ? &c->facts[i][g->device] : &g->left_facts[g->last_name];
+        if (json_number(row, "priority") != facts->priority)
+                return mismatch(c, "%s: should have priority %u", name, facts->priority);
+        return json_number(row, "keep_alive_ns") == facts->keep_alive_ms * UINT64_C(1000000) ||
+               mismatch(c, "%s: should have a keep-alive of %u ms", name, facts->keep_alive_ms);
 }
 
 /* Either it was cached before, or the daemon was free to evict it now. */
@@ -276,7 +320,8 @@ static bool state_agrees(struct comparison *now, const char *name, const json_t 
         return name_agrees(now, name, g);
 }
 
-/* A name has, on each device, the source that was loaded under it there last, whatever other names its generation has;
+/* A name has, on each device, the settings that were asked for of it, and the source that was loaded under it there
+ * last, whatever other names its generation has;
  * a load that fails on a device changes nothing there. The row shows what its leading device has, `g`; a row of
  * failures alone shows what failed, which is no source of the name. */
 static bool source_agrees(struct checker *c, const json_t *row, const struct gen *g)
@@ -314,7 +359,8 @@ static bool entry_agrees(struct comparison *now, const json_t *row, const json_t
                 return mismatch(c, "%s: %" PRIu64 " leases, not %u", name, json_number(entry, "leases"), g->leases);
         if (!state_agrees(now, name, entry, g))
                 return false;
-        bool pinned = is_named(c, g) && is_pinned(c, g);
+        unsigned i = number_of(name);
+        bool pinned = c->names[i][device] == g && is_name_pinned(c, i, device);
         if (json_is_true(json_object_get(entry, "pinned")) != pinned)
                 return mismatch(c, "%s: should %sbe pinned on %s", name, pinned ? "" : "not ",
                                 json_text(entry, "device"));

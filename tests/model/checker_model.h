@@ -53,10 +53,17 @@
 #define BRIEF_MS 1u
 #define LONG_MS 86400000u
 
+/* The settings of a name on a device. They stay with it until it leads to nothing there, but for the time to drain,
+ * which is of the load of what it leads to. What a name of a generation or of its set has, protects that as a whole. */
+struct facts {
+        unsigned priority, keep_alive_ms, drain_ms;
+        bool pinned;
+};
+
 struct gen {
         uint64_t number; /* 0: unused entry */
         uint64_t seed, charged;
-        unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
+        unsigned device, source, version, leases;
         unsigned rank, ranks; /* 0: a plain source */
         unsigned last_name;   /* the last name that was removed from it */
         /* Bits of the names that one step removed from it last: overlapping loads remove two, in either order, and the
@@ -64,9 +71,10 @@ struct gen {
         unsigned left;
         uint64_t left_at;                               /* that step */
         unsigned left_paths[NAMES], left_owners[NAMES]; /* of each when it was removed, as in struct checker */
+        struct facts left_facts[NAMES];
         uint64_t order[NAMES];  /* of its names, the oldest first; equal where the model does not know it */
         unsigned givers[NAMES]; /* the user who gave it each of its names, and of the last it had */
-        bool pinned, revoked, cached;
+        bool revoked, cached;
         bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
 };
 
@@ -99,6 +107,7 @@ struct checker {
         uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
         struct gen gens[GENERATIONS];
         struct gen *names[NAMES][DEVICES];
+        struct facts facts[NAMES][DEVICES]; /* of names that lead to something */
         /* What was loaded under the name last: bit 0, the source; bit 1, the link to it; both after a cancel, which may
          * have come before or after the load changed it. */
         unsigned paths[NAMES][DEVICES];
@@ -145,9 +154,15 @@ struct gen *find_free_gen(struct checker *c);
 bool is_named(const struct checker *c, const struct gen *g);
 /* The name refers to a generation on the device that is not cached. */
 bool name_serves(const struct checker *c, unsigned name, unsigned device);
-/* These two also hold if another rank of its set is leased or pinned. */
+/* Also if another rank of its set is. */
 bool is_leased(const struct checker *c, const struct gen *g);
-bool is_pinned(const struct checker *c, const struct gen *g);
+/* What all names of it and of its set make together: the longest keep-alive (0: never, or it has no name), and the
+ * highest priority. */
+struct facts facts_of(const struct checker *c, const struct gen *g);
+/* The name is pinned on the device, or with another rank of the set there. */
+bool is_name_pinned(const struct checker *c, unsigned name, unsigned device);
+/* Facts of a name that led to nothing. */
+struct facts new_facts(void);
 /* The two are the same, or named ranks of one set. */
 bool in_one_set(const struct checker *c, const struct gen *g, const struct gen *other);
 /* Its keep-alive time has passed. */
@@ -203,6 +218,7 @@ struct trial {
         uint64_t used[DEVICES], needed[DEVICES];
         uint64_t protected_bytes[DEVICES]; /* bytes that no eviction could free when the load began */
         struct gen gens[GENERATIONS];
+        unsigned priorities[GENERATIONS];
         bool evictable[GENERATIONS]; /* for this load */
         json_t *before;              /* the daemon's list; NULL with one device */
 };
@@ -219,6 +235,9 @@ struct outcome {
 void trial_init(struct checker *c, struct trial *t, bool several);
 /* Of the same source and devices under another name, by one of its paths, for any user. */
 void trial_init_alias(struct checker *c, struct trial *t, const struct trial *of);
+/* Asks for all settings where the name has some that the daemon may drop while it loads: with what it has of the name
+ * in its cache, and, if another load may evict what the name leads to, wherever that is. As the admin, who may. */
+void trial_ask_for_lost(struct checker *c, struct trial *t, bool may_be_evicted);
 void trial_deinit(struct trial *t);
 int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op);
 /* `r`: the result of trial_begin(). */
@@ -296,8 +315,6 @@ struct verdict judge_settings(const struct checker *c, unsigned user, unsigned n
 bool may_revoke(const struct checker *c, unsigned user, const struct gen *g);
 /* The result is the verdict's; true: it was denied. */
 bool was_denied(struct checker *c, unsigned user, const char *verb, unsigned name, int r, struct verdict verdict);
-/* The name refers to it or to another rank of its set. */
-bool is_named_by(const struct checker *c, const struct gen *g, unsigned name);
 
 /* Each user is charged for the bytes that it has on the devices; `counts`: the generations that are there. */
 bool charges_agree(struct checker *c, const bool counts[GENERATIONS]);

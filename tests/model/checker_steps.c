@@ -172,9 +172,8 @@ static void step_pin(struct checker *c)
         bool pin = random_below(c, 3) == 0;
         int r = streamer_pin(c->users[user], name_of(name), pin);
         trail_add(c, "user %u: %s %s: %s", user, pin ? "pin" : "unpin", name_of(name), streamer_strerror(r));
-        for (unsigned i = 0; i < GENERATIONS && r == 0; i++)
-                if (is_named_by(c, &c->gens[i], name))
-                        c->gens[i].pinned = pin;
+        for (unsigned d = 0; d < c->n_devices && r == 0; d++)
+                c->facts[name][d].pinned = pin;
         c->counts->pins += r == 0 && pin;
         c->counts->unpins += r == 0 && !pin;
         check_setting(c, user, pin ? "pin" : "unpin", name, r);
@@ -186,9 +185,8 @@ static void step_priority(struct checker *c)
         unsigned user = draw_user(c);
         int r = call_error(c, user, "set_priority",
                            json_pack("{s:s,s:i}", "model", name_of(name), "priority", (int)priority));
-        for (unsigned i = 0; i < GENERATIONS && r == 0; i++)
-                if (is_named_by(c, &c->gens[i], name))
-                        c->gens[i].priority = priority;
+        for (unsigned d = 0; d < c->n_devices && r == 0; d++)
+                c->facts[name][d].priority = priority;
         c->counts->priorities += r == 0;
         check_setting(c, user, "set_priority", name, r);
 }

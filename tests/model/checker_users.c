@@ -55,7 +55,8 @@ static bool is_anothers(const struct checker *c, unsigned user, unsigned name)
         return user != ADMIN && name_exists(c, name) && c->owners[name] != user;
 }
 
-bool is_named_by(const struct checker *c, const struct gen *g, unsigned name)
+/* The name refers to it or to another rank of its set. */
+static bool is_named_by(const struct checker *c, const struct gen *g, unsigned name)
 {
         for (unsigned d = 0; d < c->n_devices && g->number != 0; d++)
                 if (c->names[name][d] != NULL && in_one_set(c, g, c->names[name][d]))

@@ -141,17 +141,22 @@ static inline struct generation *failed(struct generation *g, const char *text)
         return g;
 }
 
-/* As a client pins it. */
+/* As a client changes them, of each of its names. */
+static inline void change_settings(struct generation *g, unsigned asks, struct model_settings to)
+{
+        const struct settings_change change = {asks, to};
+        list_each_item (struct model_name, n, &g->names, link)
+                model_name_change_settings(n, &change);
+}
+
 static inline void set_pin(struct generation *g, bool pinned)
 {
-        g->settings.pinned = pinned;
-        generation_settings_changed(g);
+        change_settings(g, SETTING_PINNED, (struct model_settings){.pinned = pinned});
 }
 
 static inline struct generation *set_keep_alive(struct generation *g, uint64_t keep_alive_ns)
 {
-        g->settings.keep_alive_ns = keep_alive_ns;
-        generation_settings_changed(g);
+        change_settings(g, SETTING_KEEP_ALIVE, (struct model_settings){.keep_alive_ns = keep_alive_ns});
         return g;
 }
 

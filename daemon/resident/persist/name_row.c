@@ -32,7 +32,7 @@ int name_row_of(struct name_row *row, const struct model_name *name)
                                  .stale = g->stale,
                                  .loadable = g->published == NULL && !source_has_query(source),
                                  .caller = *model_name_caller(name),
-                                 .settings = g->settings,
+                                 .settings = name->settings,
                                  .owner = name->owner,
                                  .charged = charged_to(name),
                                  .rank = g->rank,

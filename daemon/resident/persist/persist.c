@@ -145,7 +145,7 @@ static const struct model_name *find_name(const struct persist *persist, const c
                         continue;
                 if (g->state == GENERATION_READY)
                         return n;
-                if (g->state == GENERATION_LOADING && g->settings.pinned)
+                if (g->state == GENERATION_LOADING && n->settings.pinned)
                         loading = n;
         }
         return loading;
@@ -308,15 +308,7 @@ static void store_new(struct persist *persist, struct generation *g);
 /* Marks its names, and its leases, if what their rows have of it has changed. */
 static void examine(struct persist *persist, struct generation *g)
 {
-        const uint64_t of_rows[] = {g->state,
-                                    g->number,
-                                    stored_id(g),
-                                    g->verified,
-                                    g->stale,
-                                    g->settings.keep_alive_ns,
-                                    g->settings.drain_timeout_ns,
-                                    g->settings.priority,
-                                    g->settings.pinned};
+        const uint64_t of_rows[] = {g->state, g->number, stored_id(g), g->verified, g->stale};
         const uint64_t of_leases[] = {g->state, stored_id(g), g->drained_by_ns};
         uint64_t rows = hash_facts(of_rows, sizeof(of_rows)), leases = hash_facts(of_leases, sizeof(of_leases));
         if (rows != g->row_facts)

@@ -238,19 +238,20 @@ static void restore_name(struct quotas *users, struct generation *g, const struc
 {
         const struct name_row *row = find_name(one, g->resident, g->device);
         struct name_charges charges = {.name = {.user = NULL}};
-        bool pinned = g->settings.pinned;
         if (row == NULL || generation_has_name(g, row->name) ||
             (users != NULL && row != stands && row->charged != 0 &&
              quota_hold(users, (uid_t)(row->charged - 1), &charges.name, QUOTA_MODELS, 1) < 0))
                 return;
         int r = generation_add_name(g, row->name, row->source != NULL ? row->source : g->source,
                                     row->source != NULL ? &row->caller : NULL, row->owner, &charges);
-        if (r == 0 && row == stands)
-                g->standing = generation_find_name(g, row->name);
         quota_discharge(&charges.name);
-        g->settings = row->settings;
-        g->settings.pinned |= pinned;
+        if (r < 0)
+                return;
+        struct model_name *name = generation_find_name(g, row->name);
+        model_name_set_settings(name, &row->settings, 0);
         g->stale = row->stale;
+        if (row == stands)
+                g->standing = name;
 }
 
 /* Of the rows of a model the one whose user is charged for it: the first that has no charge of its own, else the

@@ -319,6 +319,39 @@ static bool *find_pin(struct desired_model *m, const struct device *device)
         return NULL;
 }
 
+/* A client's load under the name of a restored model is in progress, where nothing serves. */
+static bool others_load(const struct desired_model *m)
+{
+        struct resident *resident = m->desired->loads->resident;
+        for (size_t i = 0; i < m->spec.n_devices && m->origin == DESIRED_RESTORED; i++) {
+                const struct device *device = resident_device(resident, m->spec.devices[i].uuid, NULL);
+                if (m->spec.devices[i].pinned && device != NULL && !is_ready_on(m, device) &&
+                    resident_on(resident, m->spec.name, GENERATION_LOADING, device) != NULL)
+                        return true;
+        }
+        return false;
+}
+
+/* What serves under the name of a restored model, by a client's load, has the settings that the name had before, but
+ * for those that have been asked for since. */
+static void hand_over(const struct desired_model *m)
+{
+        struct resident *resident = m->desired->loads->resident;
+        struct settings_change change = {.to = m->spec.settings};
+        change.to.pinned = true;
+        for (size_t i = 0; i < m->spec.n_devices && m->origin == DESIRED_RESTORED; i++) {
+                const struct device *device = resident_device(resident, m->spec.devices[i].uuid, NULL);
+                struct generation *g = m->spec.devices[i].pinned && device != NULL
+                                               ? resident_on(resident, m->spec.name, GENERATION_READY, device)
+                                               : NULL;
+                struct model_name *name = g != NULL ? generation_find_name(g, m->spec.name) : NULL;
+                if (name == NULL)
+                        continue;
+                change.asks = SETTINGS_OF_NAME & ~name->asked;
+                model_name_change_settings(name, &change);
+        }
+}
+
 /* ---- attempts ---- */
 
 /* The retry policy. */
@@ -348,6 +381,19 @@ static void attempt_ended(struct desired *d, enum desired_origin origin)
         wake_post(d->loads->resident->wake, &d->start_next);
 }
 
+/* Complete, by its own loads or by those of clients, of which it waits for the end. Frees a restored model. */
+static void complete_consume(struct desired_model *m)
+{
+        if (others_load(m)) {
+                m->attempts--;
+                set_state(m, DESIRED_WAITING);
+                retry_at(m, now_ns() + SECOND);
+                return;
+        }
+        hand_over(m);
+        settle_consume(m, m->served);
+}
+
 static void load_done(struct load_watch *watch, struct load_request *request)
 {
         const struct load *load = request->load;
@@ -365,8 +411,10 @@ static void load_done(struct load_watch *watch, struct load_request *request)
                 else if (pin != NULL && error == NULL)
                         error = &target->error;
         }
-        if (load->state == LOAD_CANCELLED || is_complete(m))
-                settle_consume(m, load->state != LOAD_CANCELLED && m->served);
+        if (load->state == LOAD_CANCELLED)
+                settle_consume(m, false);
+        else if (is_complete(m))
+                complete_consume(m);
         else if (error != NULL)
                 attempt_failed(m, error);
         else
@@ -385,7 +433,7 @@ static void start_load_consume(struct desired_model *m, const char *source)
         int r = 0;
         set_state(m, DESIRED_LOADING);
         if (is_complete(m)) {
-                settle_consume(m, m->served);
+                complete_consume(m);
                 return;
         }
         struct load_args request = {.source = source,

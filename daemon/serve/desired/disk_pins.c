@@ -31,7 +31,7 @@ void disk_pins_update(struct disk_pins *made, const struct desired *desired)
                 return;
         list_each_item (const struct generation, g, &desired->loads->resident->generations, link)
                 list_each_item (const struct model_name, n, &g->names, link)
-                        if (g->settings.pinned && g->state != GENERATION_FAILED)
+                        if (n->settings.pinned && g->state != GENERATION_FAILED)
                                 add(&pins, model_name_source(n));
         desired_each (m, desired)
                 if (m->spec.settings.pinned && m->state != DESIRED_REMOVED)

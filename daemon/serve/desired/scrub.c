@@ -12,7 +12,8 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
         log_error("%s: generation %" PRIu64 " was restored and is damaged: %s", generation_name(g), g->number,
                   error->text);
         while (!list_empty(&g->names)) {
-                if (g->settings.pinned && g->published == NULL)
+                const struct model_name *name = container_of(g->names.next, struct model_name, link);
+                if (name->settings.pinned && g->published == NULL)
                         desired_add(scrub->desired, g, generation_name(g));
                 struct generation *failed =
                         generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));

@@ -41,14 +41,15 @@ void reply_ring(struct writer *w, const void *data)
 
 static void write_member(struct writer *w, const void *data, size_t i)
 {
-        const struct generation *g = ((const struct model_set *)data)->members[i];
+        const struct model_set *set = data;
+        const struct generation *g = set->members[i];
         bool allocated = (g->state == GENERATION_READY || generation_drains(g)) && g->n_segments > 0;
         uint64_t small = generation_small_page_bytes(g);
         writer_map_of(
                 w, kstr("device", g->device->name), ku64("bytes", g->charged),
                 kstr("page_kind", page_kind_name(allocated && !g->releasing ? g->segments[0].pages : g->device->pages)),
                 kif(small > 0, ku64("small_page_bytes", small)), kstr("state", generation_listed_state(g)),
-                reply_digest(g), ku64("leases", g->n_leases), kbool("pinned", model_set_member_pinned(g)),
+                reply_digest(g), ku64("leases", g->n_leases), kbool("pinned", model_set_member_pinned(set, g)),
                 kif(g->n_ranks > 0, ku64("rank", g->rank)),
                 kif(g->state == GENERATION_FAILED, kstr("error", generation_error(g)->text)));
 }
@@ -96,14 +97,14 @@ void reply_encryption(struct writer *w, const void *data)
                       kstr("signer", e->signer));
 }
 
-/* What was loaded under the name of the set. A generation that drains is listed under the last name that it had. */
-static const char *source_of(const struct generation *g, const char *name)
+/* The name of the set. A generation that drains is listed under the last name that it had. */
+static const struct model_name *name_of(const struct generation *g, const char *name)
 {
         const struct model_name *known = generation_find_name(g, name);
         if (known != NULL)
-                return model_name_source(known);
+                return known;
         require(g->last_name != NULL && strcmp(g->last_name->text, name) == 0);
-        return model_name_source(g->last_name);
+        return g->last_name;
 }
 
 const struct source_notes reply_no_notes;
@@ -120,6 +121,8 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         uint64_t now = now_ns(), leases = 0, last_used_ns = 0;
         bool resident = group->n > 0, tried = desired != NULL && desired_failed(desired);
         const struct generation *g = resident ? model_set_leading(group) : &absent;
+        const struct model_name *name = resident ? name_of(g, group->name) : NULL;
+        const struct model_settings *settings = resident ? &name->settings : &desired->spec.settings;
         const struct model_size size = model_set_size(group);
         bool failed = resident ? g->state == GENERATION_FAILED : tried;
         bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
@@ -135,16 +138,16 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         bool idle = resident && leases == 0 && now > last_used_ns;
         writer_map_of(w, kstr("name", group->name), ku64("generation", g->number),
                       reply_digest_bytes("digest", model_set_digest(group)),
-                      reply_source(resident ? source_of(g, group->name) : desired->spec.source),
+                      reply_source(resident ? model_name_source(name) : desired->spec.source),
                       kstr("state", resident ? generation_listed_state(g)
                                     : failed ? "failed"
                                              : "queued"),
                       ku64("bytes", size.bytes), ku64("tensors", size.tensors),
                       karray("devices", write_member, group, group->n), ku64("leases", leases), kbool("pinned", pinned),
                       kstr("tier", g->state == GENERATION_CACHED ? "host" : "device"),
-                      ku64("idle_ns", idle ? now - last_used_ns : 0), ku64("keep_alive_ns", g->settings.keep_alive_ns),
-                      ku64("expires_in_ns", generation_expires_in(g, now)),
-                      ku64("priority", resident ? g->settings.priority : desired->spec.settings.priority),
+                      ku64("idle_ns", idle ? now - last_used_ns : 0),
+                      ku64("keep_alive_ns", resident ? settings->keep_alive_ns : 0),
+                      ku64("expires_in_ns", generation_expires_in(g, now)), ku64("priority", settings->priority),
                       ku64("load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns),
                       kif(read, kcall("stages", write_stages, g)),
                       kif(g->origin != ORIGIN_UNKNOWN, kstr("from", model_origin_name(g->origin))),

@@ -379,10 +379,25 @@ static int change_loads(struct session *session, const char *model, const struct
                                      change, error);
 }
 
-/* Neither pinned nor used again. */
-static bool is_failure(const struct generation *g)
+/* Changes the settings of the name, of that name alone, on each device where it leads to something. `failures`: failed
+ * loads count. False: it leads to nothing. */
+static bool change_names(struct resident *resident, const char *model, const struct settings_change *change,
+                         bool failures)
 {
-        return g->state == GENERATION_FAILED;
+        bool found = false;
+        resident_each_named(n, resident, model)
+        {
+                bool removed = list_empty(&n->generation->names); /* the last name of one that drains */
+                if (removed || (n->generation->state == GENERATION_FAILED && !failures))
+                        continue;
+                found = true;
+                model_name_change_settings(n, change);
+                if (change->asks & SETTING_KEEP_ALIVE)
+                        generation_used(n->generation); /* the time without a lease begins anew */
+                if (!failures)
+                        generation_changed(n->generation);
+        }
+        return found;
 }
 
 int verb_set_priority(struct session *session, struct request *request, struct error *error)
@@ -395,14 +410,8 @@ int verb_set_priority(struct session *session, struct request *request, struct e
                 return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
-        bool found = desired_set_priority(&server->desired, model, priority);
-        resident_each_matching(g, server->resident, model)
-        {
-                found = true;
-                g->settings.priority = priority;
-                generation_settings_changed(g);
-        }
-        if (!found)
+        bool desired = desired_set_priority(&server->desired, model, priority);
+        if (!change_names(server->resident, model, &change, true) && !desired)
                 return resident_no_model(server->resident, model, error);
         return session_reply(session, request->id, kstr("name", model), ku64("priority", priority));
 }
@@ -417,17 +426,7 @@ int verb_keep_alive(struct session *session, struct request *request, struct err
         const struct settings_change change = {SETTING_KEEP_ALIVE, {.keep_alive_ns = keep_alive_ns}};
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
-        bool found = false;
-        resident_each_matching(g, server->resident, model)
-        {
-                if (is_failure(g))
-                        continue;
-                found = true;
-                g->settings.keep_alive_ns = keep_alive_ns;
-                generation_used(g); /* the time without a lease begins anew */
-                generation_changed(g);
-        }
-        if (!found)
+        if (!change_names(server->resident, model, &change, false))
                 return resident_no_model(server->resident, model, error);
         return session_reply(session, request->id, kstr("name", model), ku64("keep_alive_ns", keep_alive_ns));
 }
@@ -439,16 +438,8 @@ static int set_pin(struct session *session, const struct request *request, const
         const struct settings_change change = {SETTING_PINNED, {.pinned = pinned}};
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
-        bool found = desired_pin(&server->desired, model, pinned);
-        resident_each_matching(g, server->resident, model)
-        {
-                if (is_failure(g))
-                        continue;
-                found = true;
-                g->settings.pinned = pinned;
-                generation_changed(g);
-        }
-        if (!found)
+        bool desired = desired_pin(&server->desired, model, pinned);
+        if (!change_names(server->resident, model, &change, false) && !desired)
                 return resident_no_model(server->resident, model, error);
         return session_reply(session, request->id, kstr("name", model), kbool("pinned", pinned));
 }

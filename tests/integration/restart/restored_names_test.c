@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * After a restart each name leads to what was loaded under it, and a name that was unloaded to nothing.
+ * After a restart each name leads to what was loaded under it, with its own settings, and a name that was unloaded to
+ * nothing.
  */
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/snapshots.h"
@@ -49,6 +50,68 @@ TEST(a_pin_that_a_client_has_seen_survives_a_crash)
         managed_reconnect();
         ck_assert(log_wait_for(managed.m.d.log, "m: ready"));
         ck_assert(json_is_true(json_object_get(client_show(client, "m"), "pinned")));
+}
+
+/* ---- names of one model ---- */
+
+static bool is_pinned(const char *name)
+{
+        return json_is_true(json_object_get(client_show(client, name), "pinned"));
+}
+
+static uint64_t priority_of(const char *name)
+{
+        return json_number(client_show(client, name), "priority");
+}
+
+/* From the store: the model is one, and each name has what was asked for of it. */
+TEST(each_name_of_a_model_keeps_its_own_settings, .to = 2)
+{
+        managed_load("m");
+        load_pinned(managed_file(), "alias");
+        client_call(client, "set_priority", "{\"model\":\"m\",\"priority\":77}");
+        client_ok(client, streamer_keep_alive(client, "alias", 99000), "keep_alive");
+        for (int runs = 0; runs < 2; runs++) {
+                managed_restart_and_reconnect(_i);
+                ck_assert_uint_eq(json_number(client_show(client, "alias"), "generation"), 1);
+                ck_assert(is_pinned("alias") && !is_pinned("m"));
+                ck_assert(priority_of("m") == 77 && priority_of("alias") == 100);
+                ck_assert_uint_eq(json_number(client_show(client, "alias"), "keep_alive_ns"), UINT64_C(99000000000));
+                ck_assert_uint_eq(json_number(client_show(client, "m"), "keep_alive_ns"), 0);
+        }
+        client_ok(client, streamer_pin(client, "alias", 0), "unpin");
+        managed_restart_and_reconnect(_i);
+        ck_assert(!is_pinned("alias"));
+}
+
+/* Where the memory is lost, nothing has asked for the other name. */
+TEST(the_pinned_name_of_a_model_is_loaded_again_alone)
+{
+        managed_load("m");
+        load_pinned(managed_file(), "alias");
+        client_call(client, "set_priority", "{\"model\":\"alias\",\"priority\":77}");
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, managed_segment());
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert(log_wait_for(managed.m.d.log, "alias: ready"));
+        ck_assert(is_pinned("alias") && priority_of("alias") == 77);
+        ck_assert_str_eq(client_state(client, "m"), "");
+}
+
+TEST(a_pin_does_not_outlive_the_name_that_had_it)
+{
+        load_pinned(managed_file(), "m");
+        client_load(client, managed_file(), "alias");
+        client_unload(client, "m");
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, managed_segment());
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_str_eq(client_state(client, "m"), "");
+        ck_assert_str_eq(client_state(client, "alias"), "");
 }
 
 /* ---- several paths of one file ---- */

@@ -251,10 +251,9 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
         struct watched w;
         replaced_path = small_file("small.safetensors", 1);
         load_start_held(&w, replaced_path, LOAD_READING);
-        struct model_settings *settings = &resident_on(&resident, "m", GENERATION_LOADING, NULL)->settings;
-        settings->pinned = true; /* verbs change them while it is loaded */
-        settings->priority = 90;
-        load_set_priority(w.load, 90);
+        const struct settings_change change = {SETTING_PINNED | SETTING_PRIORITY, {.pinned = true, .priority = 90}};
+        struct error error;
+        ck_assert_int_eq(loads_change_settings(&loads, "m", 0, true, &change, &error), 0);
         replace_file();
         load_release_held();
         ends(&w, LOAD_READY);

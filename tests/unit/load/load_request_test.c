@@ -19,7 +19,7 @@ static int repeat(struct watched *w, struct load_args what)
 
 static const struct model_settings *settings_of(const char *name, enum generation_state state)
 {
-        return &resident_on(&resident, name, state, NULL)->settings;
+        return &generation_find_name(resident_on(&resident, name, state, NULL), name)->settings;
 }
 
 static size_t count_requests(const struct load *load)
@@ -86,6 +86,14 @@ TEST(a_load_that_begins_again_keeps_the_names_of_all_its_requests)
 
 /* ---- settings ---- */
 
+/* As a verb does, of what loads. */
+static void change(const char *name, unsigned asks, struct model_settings to)
+{
+        struct error error;
+        const struct settings_change asked = {asks, to};
+        ck_assert_int_eq(loads_change_settings(&loads, name, core_caller.uid, false, &asked, &error), 0);
+}
+
 static const enum load_state states[] = {LOAD_OPENING, LOAD_READING};
 
 TEST(a_plain_repetition_changes_no_setting, EACH(states))
@@ -100,7 +108,8 @@ TEST(a_plain_repetition_changes_no_setting, EACH(states))
                 0);
         struct generation *g = resident_on(&resident, "m", GENERATION_LOADING, NULL);
         ck_assert(g->settings.pinned);
-        g->settings = (struct model_settings){.keep_alive_ns = 1, .priority = 9};
+        change("m", SETTING_PINNED | SETTING_KEEP_ALIVE | SETTING_PRIORITY,
+               (struct model_settings){.keep_alive_ns = 1, .priority = 9});
         load_start(&again, path, "m");
         ck_assert(!g->settings.pinned);
         ck_assert_uint_eq(g->settings.keep_alive_ns, 1);
@@ -122,13 +131,6 @@ static char *begin_alias(struct watched *w, const char *name, const struct model
         return path;
 }
 
-static void change(const char *name, unsigned asks, struct model_settings to)
-{
-        struct error error;
-        const struct settings_change asked = {asks, to};
-        ck_assert_int_eq(loads_change_settings(&loads, name, core_caller.uid, false, &asked, &error), 0);
-}
-
 TEST(what_a_verb_changes_is_not_undone_by_the_load_that_asked_before)
 {
         struct watched w;
@@ -143,7 +145,7 @@ TEST(what_a_verb_changes_is_not_undone_by_the_load_that_asked_before)
         ck_assert_uint_eq(settings_of("n", GENERATION_READY)->drain_timeout_ns, 5);
 }
 
-TEST(what_a_verb_changes_applies_to_the_model_that_the_load_shares)
+TEST(what_a_verb_changes_applies_to_the_name_in_the_model_that_the_load_shares)
 {
         struct watched w;
         begin_alias(&w, "n", &(struct model_settings){.pinned = false});
@@ -153,9 +155,40 @@ TEST(what_a_verb_changes_applies_to_the_model_that_the_load_shares)
         ck_assert_uint_eq(w.load->priority, 77);
         load_release_held();
         ends(&w, LOAD_READY);
-        ck_assert(settings_of("resident", GENERATION_READY)->pinned);
-        ck_assert_uint_eq(settings_of("resident", GENERATION_READY)->priority, 77);
-        ck_assert_uint_ne(settings_of("resident", GENERATION_READY)->keep_alive_ns, 1);
+        ck_assert(settings_of("n", GENERATION_READY)->pinned);
+        ck_assert_uint_eq(settings_of("n", GENERATION_READY)->priority, 77);
+        ck_assert_uint_ne(settings_of("n", GENERATION_READY)->keep_alive_ns, 1);
+        ck_assert(!settings_of("resident", GENERATION_READY)->pinned);
+        ck_assert_uint_eq(settings_of("resident", GENERATION_READY)->priority, PROTO_PRIORITY_DEFAULT);
+        ck_assert(resident_ready(&resident, "resident")->settings.pinned);
+}
+
+/* Two requests of one load, under two names: it has the higher priority, and each name its own settings. */
+TEST(names_that_are_loaded_together_have_their_own_settings)
+{
+        struct watched first, second;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&first, path, LOAD_READING);
+        ck_assert_int_eq(repeat(&second,
+                                (struct load_args){
+                                        .source = path,
+                                        .name = "second",
+                                        .retention = {.keep_alive_ns = 60 * SECOND, .priority = 300, .pinned = true}}),
+                         0);
+        await_join(&second, &first);
+        ck_assert_uint_eq(first.load->priority, 300);
+        change("second", SETTING_PRIORITY, (struct model_settings){.priority = 7});
+        ck_assert_uint_eq(first.load->priority, PROTO_PRIORITY_DEFAULT);
+        load_release_held();
+        ends(&first, LOAD_READY);
+        ends(&second, LOAD_READY);
+        ck_assert(settings_of("second", GENERATION_READY)->pinned && !settings_of("m", GENERATION_READY)->pinned);
+        ck_assert_uint_eq(settings_of("second", GENERATION_READY)->priority, 7);
+        ck_assert_uint_eq(settings_of("second", GENERATION_READY)->keep_alive_ns, 60 * SECOND);
+        ck_assert_uint_eq(settings_of("m", GENERATION_READY)->priority, PROTO_PRIORITY_DEFAULT);
+        ck_assert_uint_eq(settings_of("m", GENERATION_READY)->keep_alive_ns, 0);
+        generation_drop_name(resident_ready(&resident, "m"), "second");
+        ck_assert(!resident_ready(&resident, "m")->settings.pinned);
 }
 
 /* What it reads then is resident under another name. */

@@ -14,18 +14,18 @@ static struct name_row row_of(const struct generation *g, const char *name)
 
 CORE_FIXTURE(begin, end);
 
-TEST(names_of_one_generation_have_their_own_source_caller_and_owner)
+TEST(names_of_one_generation_have_their_own_source_caller_owner_and_settings)
 {
         const struct caller other = {.uid = 7, .gid = 8, .groups = {9}, .n_groups = 1};
         struct generation *g = loading("m");
-        g->settings.pinned = true;
+        set_pin(g, true);
         ck_assert_int_eq(generation_add_name(g, "alias", "/other/path", &other, 7, NULL), 0);
         const struct name_row first = row_of(g, "m"), alias = row_of(g, "alias");
         ck_assert_str_eq(first.source, g->source);
         ck_assert_str_eq(alias.source, "/other/path");
         ck_assert(first.caller.uid == g->caller->uid && first.owner == 0);
         ck_assert(alias.caller.uid == 7 && alias.caller.groups[0] == 9 && alias.owner == 7);
-        ck_assert(first.loadable && alias.loadable && first.settings.pinned && alias.settings.pinned);
+        ck_assert(first.loadable && alias.loadable && first.settings.pinned && !alias.settings.pinned);
         ck_assert_str_eq(alias.device, devices[0]->uuid);
 }
 

@@ -454,6 +454,56 @@ TEST(a_resident_replica_gets_its_restored_pin)
         ck_assert_uint_eq(written().n_rows, 0);
 }
 
+/* ---- a client loads the name before it is restored ---- */
+
+static char *knew_on_one(const char *file, uint64_t seed)
+{
+        char *path = small_file(file, seed);
+        struct name_row *row = knew("m", path, (const char *const[]){"uuid-1"}, 1);
+        row->settings.keep_alive_ns = 60 * SECOND;
+        row->settings.priority = 77;
+        restart();
+        return path;
+}
+
+static void assert_restored_settings(void)
+{
+        const struct model_settings *are = &ready_on(1)->settings;
+        ck_assert(are->pinned && are->keep_alive_ns == 60 * SECOND && are->priority == 77);
+}
+
+/* Also another source: the settings are the name's. */
+TEST(what_a_client_has_loaded_has_the_settings_that_the_name_had, .to = 2)
+{
+        struct watched w;
+        char *path = knew_on_one("small.safetensors", 1);
+        start_on(&w, _i == 0 ? path : small_file("other.safetensors", 2), ON("uuid-1"), NULL);
+        core_until(w.ended);
+        try_once();
+        ck_assert_uint_eq(desired.models.n, 0);
+        serves_small(ready_on(1), (uint64_t)_i + 1);
+        assert_restored_settings();
+}
+
+TEST(the_end_of_a_clients_load_is_waited_for, .to = 2)
+{
+        struct watched w;
+        bool fails = _i == 1;
+        char *path = knew_on_one("small.safetensors", 1);
+        load_hold_lane(path);
+        start_on(&w, path, ON("uuid-1"), NULL);
+        desired_tick(&desired, FAR);
+        ck_assert_int_eq(the_model()->state, DESIRED_WAITING);
+        others[0].fail_alloc = fails ? 1 : 0;
+        load_release_held();
+        core_until(w.ended && loads_empty(&loads));
+        ck_assert((ready_on(1) == NULL) == fails);
+        others[0].fail_alloc = 0;
+        try_once();
+        ck_assert_uint_eq(desired.models.n, 0);
+        assert_restored_settings();
+}
+
 /* Another model has their name on one of the devices. */
 TEST(ranks_are_loaded_together)
 {
