@@ -20,6 +20,7 @@ void read_fixture_reader_begin(unsigned concurrency, uint64_t memory_limit)
                                    .idle_ns = READER_IDLE_NS,
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops}};
         ck_assert_msg(reader_init(&reader, &opts, core_wake, &error) == 0, "%s", error.text);
+        reader.processors = concurrency;
         running = true;
 }
 

@@ -15,7 +15,8 @@
 
 extern struct reader reader;
 
-/* A reader for which every thread that moves no byte hangs at the next reader_watch(). */
+/* A reader for which every thread that moves no byte hangs at the next reader_watch(), on a machine with as many
+ * processors as it has threads for a load. */
 void read_fixture_reader_begin(unsigned concurrency, uint64_t memory_limit);
 /* Waits until each thread for files sleeps, and none has a block to take. */
 void read_fixture_settle(void);

@@ -3,7 +3,9 @@
  * The engine for files: a thread takes a block and fills it by pread.
  *
  * Each block asks the page cache first (file_object.h). A cached block is read buffered, in pieces small enough to be
- * hashed while they are in the CPU's cache; any other with O_DIRECT, so that a cold load leaves no page behind.
+ * hashed while they are in the CPU's cache; any other with O_DIRECT, so that a cold load leaves no page behind. To read
+ * what is cached is work for processors: a load has no more threads for it than there are processors, since more would
+ * only be in the way of other loads and of the clients' requests.
  *
  * A block in place is read by one preadv: whole pages to their destination, the partial pages at its edges through the
  * thread's bounce pages, so that no byte of a neighbour changes.
@@ -126,14 +128,37 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
         return fill_read(self, ticket, *data, block->len, error);
 }
 
-static void do_block(struct pread_thread *self, struct ticket *ticket)
+static void set_limit(struct reader *reader, struct read_job *job, unsigned limit)
+{
+        if (load_relaxed(&job->limit) == limit)
+                return;
+        lock_scope(&reader->mutex);
+        bool more = limit > job->limit;
+        store_relaxed(&job->limit, limit);
+        if (more)
+                reader_wake_locked(reader);
+}
+
+/* Also tells how many threads are of use for the next blocks of its load. A file that can only be read through the page
+ * cache may be anywhere. */
+static bool is_cached(struct reader *reader, const struct ticket *ticket)
 {
         const struct plan_block *block = ticket->block;
+        const struct object *object = &ticket->job->objects[block->file];
+        unsigned most = reader->opts.concurrency, processors = reader->processors;
+        bool cached = pread_cached(object, block->file_off, block->len);
+        bool in_memory = cached && object->direct >= 0;
+        set_limit(reader, ticket->job, in_memory && processors < most ? processors : most);
+        return cached;
+}
+
+static void do_block(struct pread_thread *self, struct ticket *ticket)
+{
         unsigned char *data = reader_block_data(ticket);
         struct error error = {0};
         int r = -1;
         reader_fill_begin(ticket, &self->fill);
-        if (!pread_cached(&ticket->job->objects[block->file], block->file_off, block->len))
+        if (!is_cached(self->base.reader, ticket))
                 r = fill_direct(self, ticket, &data, &error);
         if (r < 0 && error.code == 0)
                 r = fill_buffered(self, ticket, data, &error);

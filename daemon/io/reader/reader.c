@@ -5,6 +5,7 @@
 #include "daemon/io/reader/engine.h"
 
 #include <errno.h>
+#include <sys/sysinfo.h>
 
 /* A new job has precedence for so many times what it may have in flight. */
 #define HEAD_START 2u
@@ -418,7 +419,7 @@ static void bind_numa(struct reader *reader)
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)
 {
-        *reader = (struct reader){.opts = *opts, .wake = wake};
+        *reader = (struct reader){.opts = *opts, .wake = wake, .processors = (unsigned)get_nprocs()};
         int r = staging_init(&reader->staging, opts->memory_limit, opts->block_size, error);
         if (r < 0)
                 return r;

@@ -113,7 +113,7 @@ struct read_job {
         unsigned slots;
         unsigned stuck;    /* of its threads, as schedule.c has the word; atomic, for those without the lock */
         unsigned silent;   /* of its tickets, likewise; the engine's to change */
-        unsigned limit;    /* of tickets that are neither copied nor silent; the engine's to change */
+        unsigned limit;    /* of tickets that are neither copied nor silent; the engine's to change, atomically */
         size_t run_blocks; /* of one run at most, likewise; 1 for engines that take single blocks */
         unsigned held;     /* runs, which keep it from ending as its tickets do */
         bool stopped;      /* atomic, for readers without the lock */
@@ -176,6 +176,7 @@ struct reader {
                 cpu_set_t processors;
         } nodes[NUMA_NODES];
         unsigned n_nodes, next_node; /* none: threads run anywhere */
+        unsigned processors;         /* that this process may use */
         bool stopping;               /* atomic as well */
 };
 

@@ -85,6 +85,27 @@ TEST(a_cold_load_adds_nothing_to_the_page_cache)
         ck_assert_uint_le(file_cached_bytes(path), kept + 256 * KiB); /* probes */
 }
 
+/* Loop tests count: not cached, cached, cached in a file system without O_DIRECT, which may be a network's. */
+TEST(a_cached_file_has_as_many_threads_as_processors, .to = 3)
+{
+        char *path = blocks_file("even", 6);
+        read_fixture_reader_begin(4, 4 * BLOCK);
+        reader.processors = 2;
+        read_fixture_begin(&r, path, false);
+        struct object *object = &r.resolved.set.objects[0];
+        if (object->direct < 0)
+                SKIP("this file system has no O_DIRECT");
+        int direct = object->direct;
+        object->direct = _i < 2 ? direct : -1;
+        cache_or_not(path, _i > 0);
+        if (_i == 0 && file_cached_bytes(path) > 0)
+                return; /* the kernel is about to use them */
+        read_all(&r);
+        ck_assert(segments_match(&r, r.resolved.plan.blocks, r.resolved.plan.n_blocks));
+        ck_assert_uint_eq(r.job.limit, _i == 1 ? 2 : 4);
+        object->direct = direct;
+}
+
 /* A descriptor whose reads fail with EINVAL: a write-only file of /proc. -1 if it cannot be opened for reading. */
 static int refusing_fd(void)
 {
