@@ -231,6 +231,23 @@ static bool is_complete(struct disk_cache *cache, const struct disk_source *sour
         return source->n > 0;
 }
 
+static bool is_pin(const struct disk_cache *cache, const char *name)
+{
+        for (size_t i = 0; i < cache->n_pins; i++)
+                if (strncmp(name, cache->pins[i], strlen(cache->pins[i])) == 0)
+                        return true;
+        return false;
+}
+
+/* With the mutex held. The last other name stays, unless one that is pinned would be lost. */
+static void note_name(const struct disk_cache *cache, struct disk_entry *entry, const char *name)
+{
+        if (name == NULL || strcmp(name, entry->shown) == 0 || (entry->other != NULL && is_pin(cache, entry->other)))
+                return;
+        free(entry->other);
+        entry->other = strdup(name);
+}
+
 static void forget(struct disk_cache *cache, struct disk_source *source)
 {
         require(cache->n_sources > 0);
@@ -240,9 +257,14 @@ static void forget(struct disk_cache *cache, struct disk_source *source)
                 disk_source_free(source);
 }
 
-/* With the mutex held. */
+/* With the mutex held. The source's names of its objects count for pins, also after a restart. */
 static void add_source(struct disk_cache *cache, struct disk_source *source)
 {
+        for (size_t i = 0; i < source->n; i++) {
+                struct disk_entry *entry = find(cache, source->members[i].id);
+                if (entry != NULL && entry->state == DISK_STORED)
+                        note_name(cache, entry, source->members[i].path);
+        }
         list_append(&cache->sources, &source->link);
         cache->n_sources++;
         if (source->noted_ns > cache->noted_ns)
@@ -552,23 +574,6 @@ static int open_copy(struct disk_copy *copy, struct error *error)
                                           .n_sums = record->n_sums,
                                           .close = copy_close};
         return r;
-}
-
-static bool is_pin(const struct disk_cache *cache, const char *name)
-{
-        for (size_t i = 0; i < cache->n_pins; i++)
-                if (strncmp(name, cache->pins[i], strlen(cache->pins[i])) == 0)
-                        return true;
-        return false;
-}
-
-/* With the mutex held. The last other name stays, unless one that is pinned would be lost. */
-static void note_name(const struct disk_cache *cache, struct disk_entry *entry, const char *name)
-{
-        if (name == NULL || strcmp(name, entry->shown) == 0 || (entry->other != NULL && is_pin(cache, entry->other)))
-                return;
-        free(entry->other);
-        entry->other = strdup(name);
 }
 
 /* With a reference; NULL: it is not stored. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/disk/disk_local.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/file/file_version.h"
@@ -118,6 +119,15 @@ static int identify(struct disk_local *local, const struct object *object, const
         return ok ? 0 : error_no_memory(error);
 }
 
+/* A folder that is named by a link, or has links that lead out of it. Said once. */
+static void warn_of_link(const char *named, const char *path)
+{
+        static bool said;
+        if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+                log_warn("disk cache: %s: not stored: a link leads to %s, and disk_cache.also names no folder there",
+                         named, path);
+}
+
 int disk_local_init(struct object *object, struct disk_cache *cache, const char *const *folders, size_t n_folders,
                     struct error *error)
 {
@@ -125,8 +135,11 @@ int disk_local_init(struct object *object, struct disk_cache *cache, const char 
         cleanup_free char *path = file_version_path(object->fd, object->path);
         if (path == NULL)
                 return error_no_memory(error);
-        if (!is_below(path, folders, n_folders))
+        if (!is_below(path, folders, n_folders)) {
+                if (is_below(object->path, folders, n_folders))
+                        warn_of_link(object->path, path);
                 return 0;
+        }
         struct disk_local *local = calloc(1, sizeof(*local));
         if (local == NULL)
                 return error_no_memory(error);

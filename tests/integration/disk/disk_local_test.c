@@ -99,6 +99,19 @@ TEST(a_link_leads_to_the_same_copy)
         ck_assert_uint_eq(disk_number("entries"), 1);
 }
 
+TEST(a_folder_that_is_named_by_a_link_is_pointed_out)
+{
+        const char *link = suite_path("link-%d", (int)getpid());
+        must(symlink(slow(""), link));
+        stop();
+        start_with(format_text("%s=64MiB", cache_path()), format_text("disk_cache: {min_free: 1, also: [%s]}\n", link));
+        const char *named = format_text("%s/m.safetensors", link);
+        ck_assert_str_eq(load_from(named, model), "store");
+        ck_assert(log_wait_for(disk_daemon.log,
+                               format_text("%s: not stored: a link leads to %s", named, slow("/m.safetensors"))));
+        ck_assert_uint_eq(disk_number("entries"), 0);
+}
+
 static void spoil(const char *path)
 {
         int fd = must(open(path, O_RDWR));

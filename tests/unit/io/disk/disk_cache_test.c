@@ -421,6 +421,17 @@ static unsigned count_notes(void)
         return n;
 }
 
+TEST(a_pin_of_another_name_counts_after_a_restart)
+{
+        store(1);
+        note(FOLDER, 1, 0); /* "s3://b/m" */
+        reopen();
+        set_pin("s3://b/m");
+        for (unsigned char i = 2; i < 8; i++)
+                ck_assert_int_eq(store(i), DISK_RESERVED);
+        ck_assert(has(1) && !has(2));
+}
+
 TEST(notes_of_what_was_evicted_do_not_become_more_and_more)
 {
         for (unsigned char i = 1; i < 250; i++) {
