@@ -480,6 +480,7 @@ struct disk_copy {
         struct disk_entry *entry;
         struct disk_record record;
         unsigned char *first;
+        bool examined; /* by no load */
 };
 
 static void unref(struct disk_cache *cache, struct disk_entry *entry)
@@ -515,19 +516,20 @@ static bool drop_entry(struct disk_cache *cache, struct disk_entry *entry)
         return stored;
 }
 
-static void drop_damaged(struct disk_cache *cache, struct disk_entry *entry, const char *why)
+static void drop_damaged(struct disk_copy *copy, const char *why)
 {
-        if (!drop_entry(cache, entry))
+        if (!drop_entry(copy->cache, copy->entry))
                 return;
         metric_add(METRIC_DISK_DAMAGED, 1);
-        log_warn("disk cache: %s: its copy is removed, and it is read from its store: %s", entry->shown, why);
+        log_warn("disk cache: %s: its copy is removed%s: %s", copy->entry->shown,
+                 copy->examined ? "" : ", and it is read from its store", why);
 }
 
 void disk_copy_drop(struct object_copy *base, const char *why)
 {
         struct disk_copy *copy = container_of(base, struct disk_copy, base);
         base->damaged = true;
-        drop_damaged(copy->cache, copy->entry, why);
+        drop_damaged(copy, why);
 }
 
 /* The header, or all of a text. */
@@ -577,8 +579,7 @@ static int open_copy(struct disk_copy *copy, struct error *error)
 }
 
 /* With a reference; NULL: it is not stored. */
-static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size,
-                                     const char *name)
+static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size)
 {
         lock_scope(&cache->mutex);
         await_scan(cache);
@@ -586,39 +587,67 @@ static struct disk_entry *take_entry(struct disk_cache *cache, const unsigned ch
         if (entry == NULL || entry->state != DISK_STORED || (size != UINT64_MAX && entry->size != size))
                 return NULL;
         entry->refs++;
+        return entry;
+}
+
+static void note_use(struct disk_cache *cache, struct disk_entry *entry, const char *name)
+{
+        lock_scope(&cache->mutex);
+        if (entry->state != DISK_STORED)
+                return;
         entry->used_s = now_s();
         note_name(cache, entry, name);
         list_remove(&entry->in_order);
         list_append(&cache->entries, &entry->in_order);
-        return entry;
+}
+
+/* STREAMER_ENOENT: it is not stored; STREAMER_EFAILED: it is damaged, and was dropped; or another error. */
+static int open_entry(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size, bool examined,
+                      struct disk_copy **out, struct error *error)
+{
+        struct disk_entry *entry = take_entry(cache, id, size);
+        if (entry == NULL)
+                return error_set(error, STREAMER_ENOENT, "it is not in the disk cache any more");
+        struct disk_copy *copy = calloc(1, sizeof(*copy));
+        if (copy == NULL) {
+                unref(cache, entry);
+                return error_no_memory(error);
+        }
+        *copy = (struct disk_copy){
+                .file = {.fd = -1, .direct = -1}, .cache = cache, .entry = entry, .examined = examined};
+        int r = open_copy(copy, error);
+        if (r == STREAMER_EFAILED)
+                drop_damaged(copy, error->text);
+        if (r < 0)
+                copy_close(&copy->base);
+        else
+                *out = copy;
+        return r;
 }
 
 struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size,
                                     const char *name)
 {
         struct error error = {0};
-        struct disk_entry *entry = take_entry(cache, id, size, name);
-        struct disk_copy *copy = entry != NULL ? calloc(1, sizeof(*copy)) : NULL;
-        if (copy == NULL) {
-                if (entry != NULL)
-                        unref(cache, entry);
+        struct disk_copy *copy;
+        if (open_entry(cache, id, size, false, &copy, &error) < 0) {
                 metric_add(METRIC_DISK_MISSES, 1);
-                return NULL;
-        }
-        copy->cache = cache;
-        copy->entry = entry;
-        copy->file = (struct object){.fd = -1, .direct = -1};
-        int r = open_copy(copy, &error);
-        if (r == STREAMER_EFAILED)
-                drop_damaged(cache, entry, error.text);
-        if (r < 0) {
-                metric_add(METRIC_DISK_MISSES, 1);
-                copy_close(&copy->base);
                 return NULL;
         }
         metric_add(METRIC_DISK_HITS, 1);
+        note_use(cache, copy->entry, name);
         disk_folder_touch(&cache->folder, id);
         return &copy->base;
+}
+
+int disk_cache_examine(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], struct object_copy **out,
+                       struct error *error)
+{
+        struct disk_copy *copy;
+        int r = open_entry(cache, id, UINT64_MAX, true, &copy, error);
+        if (r == 0)
+                *out = &copy->base;
+        return r;
 }
 
 bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_SIZE])

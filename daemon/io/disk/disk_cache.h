@@ -127,11 +127,15 @@ bool disk_cache_remove(struct disk_cache *cache, const unsigned char id[DISK_ID_
 /* Some version of the object is stored; this one is. */
 bool disk_cache_has(struct disk_cache *cache, const unsigned char place[DISK_ID_SIZE]);
 bool disk_cache_has_version(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE]);
-/* Opens the copy of this version; its first bytes are read and compared. `size`: of the object; UINT64_MAX: not known.
- * `name`: what the load calls it, which a pin may be of; NULL: there is none. NULL: it is not stored, or was dropped
- * just now. Its close() is on any thread. */
+/* Opens the copy of this version for a load; its first bytes are read and compared. `size`: of the object; UINT64_MAX:
+ * not known. `name`: what the load calls it, which a pin may be of; NULL: there is none. NULL: it is not stored, or was
+ * dropped just now. Its close() is on any thread. */
 struct object_copy *disk_cache_open(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], uint64_t size,
                                     const char *name);
+/* Opens it for no load: it does not count as used. STREAMER_ENOENT: it is not stored any more; STREAMER_EFAILED: its
+ * first bytes or its record are damaged, and it was dropped; STREAMER_ELIMIT, STREAMER_ENOMEM. */
+int disk_cache_examine(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], struct object_copy **copy,
+                       struct error *error);
 /* Its bytes are damaged, or cannot be read: it is not opened again. */
 void disk_copy_drop(struct object_copy *copy, const char *why);
 

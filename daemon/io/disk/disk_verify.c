@@ -74,12 +74,13 @@ static int verify_data(struct verifying *v, struct error *error)
 int disk_verify(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE], const bool *stop, uint64_t *bytes,
                 struct error *error)
 {
-        struct object_copy *copy = disk_cache_open(cache, id, UINT64_MAX, NULL);
-        if (copy == NULL)
-                return error_set(error, STREAMER_ENOENT, "it is not in the disk cache any more");
+        struct object_copy *copy;
+        int r = disk_cache_examine(cache, id, &copy, error);
+        if (r < 0)
+                return r;
         struct verifying v = {
                 .copy = copy, .stop = stop, .page = aligned_alloc(PREAD_PAGE, PLAN_LEAF + 2 * PREAD_PAGE)};
-        int r = v.page != NULL ? verify_data(&v, error) : error_no_memory(error);
+        r = v.page != NULL ? verify_data(&v, error) : error_no_memory(error);
         if (r == STREAMER_EFAILED)
                 disk_copy_drop(copy, error->text);
         if (r == 0)

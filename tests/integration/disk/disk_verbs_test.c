@@ -80,6 +80,43 @@ TEST(verify_finds_what_is_damaged_and_removes_it)
         ck_assert_str_eq(load_from(ONE, model), "store");
 }
 
+static void spoil_header(const char *path)
+{
+        flip_bits(path, 100, 1);
+}
+static void spoil_end(const char *path)
+{
+        flip_bits(path, -1, 1);
+}
+static void remove_file(const char *path)
+{
+        must(unlink(path));
+}
+
+static const struct {
+        const char *file;
+        void (*damage)(const char *path);
+} damages[] = {{"data", spoil_header},  {"data", spoil_end},  {"data", remove_file},
+               {"entry", spoil_header}, {"entry", spoil_end}, {"entry", remove_file}};
+
+TEST(verify_finds_each_damage, EACH(damages))
+{
+        store_behind(ONE, model, 1);
+        ck_assert_uint_eq(each_stored(damages[_i].file, damages[_i].damage), 1);
+        cache(1, ONE ": was damaged, and is removed: ", "verify", NULL);
+        ck_assert_uint_eq(disk_number("entries"), 0);
+        ck_assert(client_metric(client, "streamerd_disk_cache_damaged_total") == 1);
+        cache(0, "verified 0 entries, 0 B", "verify", NULL);
+}
+
+TEST(verify_is_no_hit)
+{
+        store_behind(ONE, model, 1);
+        double hits = client_metric(client, "streamerd_disk_cache_hits_total");
+        cache(0, "verified 1 entries, ", "verify", NULL);
+        ck_assert(client_metric(client, "streamerd_disk_cache_hits_total") == hits);
+}
+
 TEST(wrong_usage_is_refused)
 {
         cache(2, "'lost' is not list, show, remove or verify", "lost", NULL);

@@ -118,6 +118,22 @@ TEST(the_least_recently_used_entry_is_evicted_first)
         ck_assert(has(1) && !has(2) && has(3) && has(4) && has(5));
 }
 
+TEST(what_is_examined_does_not_count_as_used)
+{
+        struct object_copy *copy;
+        const struct object_label l = label(1), absent = label(9);
+        for (unsigned char i = 1; i <= 4; i++)
+                store(i);
+        ck_assert_int_eq(disk_cache_examine(cache, l.id, &copy, &error), 0);
+        ck_assert_int_eq(store(5), DISK_RESERVED); /* it is open */
+        ck_assert(has(1) && !has(2));
+        copy->close(copy);
+        ck_assert_int_eq(store(6), DISK_RESERVED);
+        ck_assert(!has(1) && has(3));
+        FAILS_SAYING(error, disk_cache_examine(cache, absent.id, &copy, &error), STREAMER_ENOENT,
+                     "it is not in the disk cache any more");
+}
+
 TEST(a_copy_that_is_open_is_not_evicted)
 {
         for (unsigned char i = 1; i <= 4; i++)
