@@ -94,6 +94,49 @@ def an_entry_of_the_index_without_a_tensor(folder: Path) -> None:
     index(folder, {**of, "mtp.w": "model-00002-of-00002.safetensors"})
 
 
+def a_tensor_that_has_moved_to_another_shard(folder: Path) -> None:
+    save(folder, "model-00001-of-00002.safetensors", a=1)
+    save(folder, "model-00002-of-00002.safetensors", b=2, c=3)
+    of = {"a": "model-00001-of-00002.safetensors", "c": "model-00001-of-00002.safetensors"}
+    index(folder, {**of, "b": "model-00002-of-00002.safetensors"})
+
+
+def an_index_that_names_the_first_of_two_tensors(folder: Path) -> None:
+    a_tensor_that_is_in_two_shards_of_an_index(folder)
+    of = {"a": "model-00001-of-00002.safetensors", "q": "model-00001-of-00002.safetensors"}
+    index(folder, {**of, "z": "model-00002-of-00002.safetensors"})
+
+
+def an_index_that_names_an_absent_file(folder: Path) -> None:
+    shards_with_an_index(folder)
+    of = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index(folder, {**of, "gone": "model-00003-of-00003.safetensors"})
+
+
+def an_index_with_a_key_twice(folder: Path) -> None:
+    _shards(folder)
+    one, two = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
+    (folder / INDEX).write_text(f'{{"weight_map": {{"b": "{one}", "a": "{one}", "b": "{two}"}}}}')
+
+
+def an_index_with_two_maps(folder: Path) -> None:
+    _shards(folder)
+    one, two = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
+    (folder / INDEX).write_text(f'{{"weight_map": {{"a": "{one}", "b": "{two}"}}, "weight_map": {{"b": "{two}"}}}}')
+
+
+def an_index_with_nan(folder: Path) -> None:
+    shards_with_an_index(folder)
+    text = (folder / INDEX).read_text()
+    (folder / INDEX).write_text(text.replace('"total_size": 0', '"total_size": NaN'))
+
+
+def an_index_of_files_here_and_below(folder: Path) -> None:
+    save(folder, "model-00001-of-00002.safetensors", a=1)
+    save(folder, "sub/model-00002-of-00002.safetensors", b=2)
+    index(folder, {"a": "model-00001-of-00002.safetensors", "b": "sub/model-00002-of-00002.safetensors"})
+
+
 def one_file_and_an_index_of_others(folder: Path) -> None:
     save(folder, "model.safetensors", a=7, b=7)
     shards_with_an_index(folder)
@@ -195,6 +238,13 @@ LAYOUTS: tuple[Callable[[Path], None], ...] = (
     consolidated_beside_shards, consolidated_beside_one_file, consolidated_alone, diffusers_shards_with_their_index,
     two_splits_of_a_diffusers_model, a_variant_beside_the_model, a_variant_with_an_index_of_its_own, two_variants,
     hidden_files, a_pickle_beside_the_model, an_unfinished_download, a_name_of_many_letters,
+    an_index_that_names_an_absent_file, an_index_with_a_key_twice, an_index_with_two_maps, an_index_with_nan,
+    an_index_of_files_here_and_below,
+)  # fmt: skip
+
+# Of which the files must be read to know what the index leaves out.
+STALE: tuple[Callable[[Path], None], ...] = (
+    a_tensor_that_has_moved_to_another_shard, an_index_that_names_the_first_of_two_tensors,
 )  # fmt: skip
 
 # Which no loader of safetensors can read.

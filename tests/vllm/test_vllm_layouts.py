@@ -31,7 +31,7 @@ def weights(load_format: str, folder: Path, **extra: Any) -> dict[str, list[floa
     return {name: tensor.tolist() for name, tensor in loader.get_all_weights(config, torch.nn.Module())}
 
 
-@pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("layout", layouts.LAYOUTS + layouts.STALE, ids=lambda layout: layout.__name__)
 def test_the_weights_of_a_folder_are_those_of_format_auto(models, daemon, layout):
     folder = layouts.write(models / "layouts", layout)
     assert weights("streamerd", folder, socket=daemon.socket) == weights("auto", folder)

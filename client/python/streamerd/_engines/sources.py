@@ -19,6 +19,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import streamerd
 
@@ -43,6 +44,11 @@ CONFIGURATIONS = ("config.json", "params.json", "model_index.json")
 _WEIGHTS = (SUFFIX, ".bin", ".pt")
 
 _OF_SET = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+
+_HEADER_MAX = 100_000_000  # bytes, of safetensors
+
+# What reading an index raises that is none.
+_NO_INDEX = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 
@@ -72,10 +78,12 @@ def is_offline() -> bool:
 def _is_complete(snapshot: Path) -> bool:
     """Whether the weights were downloaded, too: an engine that reads a configuration makes a snapshot without them."""
     index = snapshot / INDEX
-    if not index.exists():
-        return any(snapshot.glob("*" + SUFFIX))
-    shards = set(json.loads(index.read_text())["weight_map"].values())
-    return all((snapshot / shard).exists() for shard in shards)
+    try:
+        shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else set()
+        missing = [shard for shard in shards if not (snapshot / shard).exists()]
+    except _NO_INDEX:
+        return False
+    return not missing if shards else any(snapshot.glob("*" + SUFFIX))
 
 
 def locate(model: str, revision: str | None, cache: str | None) -> str:
@@ -219,7 +227,7 @@ def _make_placeholders(source: str, folder: str, options: Options) -> None:
 def _sources(source: str, folder: str, choose: Choose) -> list[str]:
     try:
         files = list(choose(folder))
-    except (OSError, RuntimeError, json.JSONDecodeError, UnicodeDecodeError, KeyError):
+    except (RuntimeError, *_NO_INDEX):
         return [source]
     names = [os.path.relpath(file, folder) for file in files]
     if not any(name.endswith(SUFFIX) for name in names):
@@ -227,24 +235,69 @@ def _sources(source: str, folder: str, choose: Choose) -> list[str]:
             f"{source}: there are no safetensors files; {min(names, default='nothing')} would have to be converted "
             "(transformers: from_pretrained(), then save_pretrained())"
         )
-    alone = _read_alone(Path(folder))
+    alone = _read_alone(Path(folder), names)
     whole = bool(alone) and alone <= set(names)
     rest = [name for name in names if not (whole and name in alone)]
     return [source] * whole + [f"{source.rstrip('/')}/{name}" for name in rest]
 
 
-def _read_alone(folder: Path) -> set[str]:
-    """The files that the daemon reads of a folder, where this follows from an index, or from there being only one."""
+def _read_alone(folder: Path, chosen: list[str]) -> set[str]:
+    """The files that the daemon reads of a folder, where this follows from an index, or from there being only one.
+
+    None of an index that the daemon refuses, or by which it takes other tensors of the chosen files than the engine: that
+    takes all of each, and of a tensor in two the last.
+    """
     index = folder / INDEX
     if index.is_file():
         try:
-            return set(json.loads(index.read_text())["weight_map"].values())
-        except (ValueError, KeyError):
+            weight_map = _strict(index.read_text())["weight_map"]
+            files = set(weight_map.values())
+        except _NO_INDEX:
             return set()
+        return files if _index_agrees(weight_map, folder, chosen) else set()
     names = {path.name for path in folder.glob("[!.]*" + SUFFIX)}
     alone = len(names) == 1 and not any(folder.glob("*.index.json"))
     # Of a set the daemon wants all files; an engine takes what is there, and what it lacks is named later.
     return names if alone and not _OF_SET.search(min(names)) else set()
+
+
+def _strict(text: str) -> Any:
+    """The JSON document, as the daemon reads it: ValueError for a key that is given twice, and for NaN and Infinity."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        read = dict(pairs)
+        if len(read) < len(pairs):
+            raise ValueError("a key is given twice")
+        return read
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+
+
+def _tensors(file: Path) -> list[str]:
+    """The names of a file's tensors; none of one that cannot be read here, as in a folder that stands for a store."""
+    try:
+        with open(file, "rb") as f:
+            size = int.from_bytes(f.read(8), "little")
+            header = json.loads(f.read(size)) if size <= _HEADER_MAX else {}
+        return [name for name in header if name != "__metadata__"]
+    except _NO_INDEX:
+        return []
+
+
+def _index_agrees(weight_map: dict[str, str], folder: Path, chosen: list[str]) -> bool:
+    """Whether each tensor of these files is in the file that the index names, or in one file alone, and there the last
+    one of its name: an index may be older than the files."""
+    last: dict[str, str] = {}
+    repeated = set()
+    for file in chosen:
+        for name in _tensors(folder / file):
+            if name in last:
+                repeated.add(name)
+            last[name] = file
+    return all(weight_map.get(name, None if name in repeated else file) == file for name, file in last.items())
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
