@@ -781,6 +781,7 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry)
         if (t->answer.status >= 300)
                 report_refusal(t);
         error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
-        t->error.unreachable = http_status_is_outage(t->answer.status);
+        /* An answer that broke off each time is none. */
+        t->error.unreachable = t->answer.status < 300 || http_status_is_outage(t->answer.status);
         return false;
 }

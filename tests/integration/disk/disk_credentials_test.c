@@ -62,7 +62,7 @@ TEST(a_token_service_that_cannot_serve_is_an_outage)
         stop();
 }
 
-TEST(a_token_service_that_cannot_be_reached_is_an_outage, .slow = true)
+TEST(a_token_service_that_cannot_be_reached_is_an_outage)
 {
         setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1", 1); /* where nothing listens */
         start_again();

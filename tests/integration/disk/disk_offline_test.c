@@ -4,6 +4,7 @@
  * no outage.
  */
 #include "tests/integration/disk_fixture.h"
+#include "tests/lib/proxy.h"
 
 static struct model *model, *other;
 
@@ -217,6 +218,22 @@ TEST(a_store_that_cannot_serve_is_replaced_by_what_is_stored_of_it, EACH(outages
         store_object = "00002-of";
         assert_stale(MANY, model);
         stop();
+}
+
+TEST(a_store_whose_answers_break_off_cannot_be_asked)
+{
+        struct proxy proxy;
+        proxy_start(&proxy, (unsigned)atoi(strrchr(store.url, ':') + 1));
+        setenv("AWS_ENDPOINT_URL_S3", proxy_url(&proxy, ""), 1);
+        start_offline("");
+        store_source(ONE, model, 1);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT, .what = PROXY_ALL, .bytes = 4});
+        assert_stale(ONE, model);
+        store_object = "model.safetensors"; /* but for what is refused */
+        store_object_status = 403;
+        client_load_fails(client, ONE, "m", STREAMER_EPERM, "403");
+        stop();
+        proxy_stop(&proxy);
 }
 
 static const int others[] = {400, 405, 408, 412, 418, 429};
