@@ -885,7 +885,8 @@ static bool is_named(const struct disk_entry *entry, const char *of)
 {
         char id[DISK_NAME_SIZE];
         hex_encode(id, entry->id, DISK_ID_SIZE);
-        return of == NULL || strncmp(entry->shown, of, strlen(of)) == 0 || strncmp(id, of, strlen(of)) == 0;
+        return of == NULL || strncmp(entry->shown, of, strlen(of)) == 0 || strncmp(id, of, strlen(of)) == 0 ||
+               (entry->other != NULL && strncmp(entry->other, of, strlen(of)) == 0);
 }
 
 void disk_rows_free(struct disk_row *rows, size_t n)

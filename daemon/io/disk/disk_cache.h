@@ -114,7 +114,7 @@ struct disk_row {
         uint64_t used_s, stored_s; /* seconds ago */
         bool pinned, in_use;
 };
-/* The entries that `of` names: an id or the beginning of one, or the beginning of what objects are shown as; NULL: all.
+/* The entries that `of` names: an id or the beginning of one, or of a name that a load has used; NULL: all.
  * By id, at most `max` after the one with these digits (NULL: from the first on). STREAMER_ENOMEM. */
 int disk_cache_rows(struct disk_cache *cache, const char *of, const char *after, size_t max, struct disk_row **rows,
                     size_t *n, bool *more);

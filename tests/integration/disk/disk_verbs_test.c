@@ -67,6 +67,18 @@ TEST(entries_that_are_removed_are_read_from_their_store)
         ck_assert_str_eq(load_from(MANY, model), "store");
 }
 
+/* Loaded by its URL, and then as an object of the store. */
+TEST(an_entry_is_removed_by_each_of_its_names)
+{
+        const char *url = format_text("%s/b/one/model.safetensors", store.url);
+        store_behind(url, model, 1);
+        cache(3, "no entry of the disk cache is ", "remove", ONE);
+        ck_assert_str_eq(load_from(ONE, model), "disk");
+        cache(0, url, "list", ONE);
+        cache(0, "removed 1 entries, ", "remove", "s3://b/one/");
+        ck_assert_uint_eq(disk_number("entries"), 0);
+}
+
 TEST(verify_finds_what_is_damaged_and_removes_it)
 {
         store_behind(ONE, model, 1);
