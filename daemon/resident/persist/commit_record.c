@@ -140,12 +140,43 @@ static int check_facts(const struct facts *facts, struct error *error)
                        : error_set(error, STREAMER_ECORRUPT, "its record is damaged: '%s' is not valid", facts->wrong);
 }
 
+/* The segments and the manifest hold together. */
+static int check_manifest(const struct commit_record *r, struct error *error)
+{
+        struct manifest_view m;
+        const char *why;
+        uint64_t sum = 0, size = r->manifest_size;
+        for (size_t i = 0; i < r->n_segments; i++)
+                if (r->segments[i].size == 0 || __builtin_add_overflow(sum, r->segments[i].size, &sum) ||
+                    r->segments[i].small_bytes > r->segments[i].size)
+                        return damaged(error, "wrong sizes of segments");
+        if (sum > r->charged)
+                return damaged(error, "wrong sizes of segments");
+        if (manifest_open(&m, r->file.map, size, &why) < 0)
+                return damaged(error, why);
+        if (m.header->size != size || m.header->n_segments != r->n_segments)
+                return damaged(error, "it is another model's");
+        for (unsigned i = 0; i < r->n_segments; i++)
+                if (manifest_segment(&m, i)->size != r->segments[i].size)
+                        return damaged(error, "its segments are others");
+        for (uint64_t i = 0; i < m.header->n_records; i++)
+                if (manifest_check(&m, i, &why) < 0)
+                        return damaged(error, why);
+        return 0;
+}
+
+/* The pages of the record are also the store's, and clients map only these. */
+static int copy_manifest(struct commit_record *record, struct error *error)
+{
+        return host_table_copy(&record->manifest, "streamerd-manifest", record->file.map, record->manifest_size, error);
+}
+
 int commit_record_open_consume_fd(struct commit_record *record, int fd, struct error *error)
 {
         struct facts facts = {.from = &record->map.unpacked.data};
         struct stat st;
         size_t manifest_size = 0;
-        *record = (struct commit_record){.file.fd = fd};
+        *record = (struct commit_record){.file.fd = fd, .manifest.fd = -1};
         int seals = fcntl(fd, F_GET_SEALS);
         if (seals < 0 || (seals & SEALS) != SEALS)
                 return damaged(error, "it is not sealed");
@@ -162,40 +193,17 @@ int commit_record_open_consume_fd(struct commit_record *record, int fd, struct e
                 return damaged(error, wrong);
         record->manifest_size = manifest_size;
         record_facts(&facts, record);
-        return check_facts(&facts, error);
+        return check_facts(&facts, error) ?: check_manifest(record, error) ?: copy_manifest(record, error);
 }
 
-/* The segments, the facts and the manifest agree. */
-static int check(const struct commit_record *r, const struct generation *g, struct error *error)
+/* The facts and the manifest agree. */
+static int check_generation(const struct commit_record *record, const struct generation *g, struct error *error)
 {
-        struct manifest_view m;
-        const char *why;
-        uint64_t sum = 0, size = r->manifest_size;
-        for (size_t i = 0; i < r->n_segments; i++)
-                if (r->segments[i].size == 0 || __builtin_add_overflow(sum, r->segments[i].size, &sum) ||
-                    r->segments[i].small_bytes > r->segments[i].size)
-                        return damaged(error, "wrong sizes of segments");
-        if (sum > r->charged)
-                return damaged(error, "wrong sizes of segments");
-        if (manifest_open(&m, r->file.map, size, &why) < 0)
-                return damaged(error, why);
-        if (g->number == 0 || m.header->size != size || m.header->generation != g->number ||
-            m.header->n_records != g->n_tensors || m.header->n_segments != r->n_segments ||
-            memcmp(m.header->digest, g->digest, DIGEST_SIZE) != 0)
+        const struct manifest_header *header = record->manifest.map;
+        if (g->number == 0 || header->generation != g->number || header->n_records != g->n_tensors ||
+            memcmp(header->digest, g->digest, DIGEST_SIZE) != 0)
                 return damaged(error, "it is another model's");
-        for (unsigned i = 0; i < r->n_segments; i++)
-                if (manifest_segment(&m, i)->size != r->segments[i].size)
-                        return damaged(error, "its segments are others");
-        for (uint64_t i = 0; i < m.header->n_records; i++)
-                if (manifest_check(&m, i, &why) < 0)
-                        return damaged(error, why);
         return 0;
-}
-
-/* The pages of the record are also the store's, and clients map only these. */
-static int copy_manifest(const struct commit_record *record, struct table *copy, struct error *error)
-{
-        return host_table_copy(copy, "streamerd-manifest", record->file.map, record->manifest_size, error);
 }
 
 /* Records of the earlier form have none. */
@@ -224,21 +232,20 @@ int commit_record_restore(struct commit_record *record, struct generation *g, st
 {
         struct facts facts = {.from = &record->map.unpacked.data};
         generation_facts(&facts, g);
-        struct table manifest = {.fd = -1};
         const struct source_identity identity = g->identity;
-        int r = check_facts(&facts, error) ?: restore_encryption(&facts, g, error);
-        r = r ?: check(record, g, error) ?: copy_manifest(record, &manifest, error);
+        require(record->manifest.fd >= 0); /* it was opened */
+        int r = check_facts(&facts, error)
+                        ?: restore_encryption(&facts, g, error) ?: check_generation(record, g, error);
         if (r == 0 && strncmp(record->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
-                const struct manifest_view view = table_manifest(&manifest);
+                const struct manifest_view view = table_manifest(&record->manifest);
                 r = published_read(&g->published, &view, error);
         }
         if (r == 0 && generation_set_caller(g, &record->caller) < 0)
                 r = error_no_memory(error);
-        if (r < 0) {
-                table_drop(&manifest);
+        if (r < 0)
                 return r;
-        }
-        g->manifest = manifest;
+        g->manifest = record->manifest;
+        record->manifest = (struct table){.fd = -1};
         generation_set_number(g, g->number);
         if (g->has_identity)
                 generation_set_identity(g, &identity);
@@ -249,6 +256,7 @@ void commit_record_deinit(struct commit_record *record)
 {
         message_deinit(&record->map);
         table_drop(&record->file);
+        table_drop(&record->manifest);
         free(record->name);
         free(record->source);
         free(record->device);

@@ -33,12 +33,14 @@ struct commit_record {
         struct message map;
         struct table file; /* all of it; the manifest comes first */
         uint64_t manifest_size;
+        struct table manifest; /* a copy of it, until a generation has it */
 };
 
-/* Takes over fd. STREAMER_ECORRUPT where the seals, sizes, checksum or version are wrong. To be deinited in any case.
- */
+/* On any thread. Takes over fd, and copies the manifest, which takes nearly all of a restoration's time.
+ * STREAMER_ECORRUPT where the seals, sizes, checksum, version or the manifest are wrong; STREAMER_ENOMEM. To be
+ * deinited in any case. */
 int commit_record_open_consume_fd(struct commit_record *record, int fd, struct error *error);
-/* Into a new generation, with a copy of the manifest. STREAMER_ECORRUPT where a fact, or the manifest, is wrong;
- * STREAMER_ENOMEM. */
+/* Once, of an open one, into a new generation, which gets the copy of the manifest. STREAMER_ECORRUPT where a fact is
+ * wrong; STREAMER_ENOMEM. */
 int commit_record_restore(struct commit_record *record, struct generation *generation, struct error *error);
-void commit_record_deinit(struct commit_record *record); /* accepts a zeroed one whose file.fd is -1 */
+void commit_record_deinit(struct commit_record *record); /* accepts a zeroed one whose descriptors are -1 */

@@ -21,12 +21,14 @@
 #include "daemon/base/fallback/peer.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
+#include "daemon/base/thread/threads.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 
 #define CLAIM_NS (UINT64_C(60) * 1000000000)
+#define OPEN_THREADS 15 /* of records, beside the one that waits for them */
 
 /* ---- what an earlier run has left ---- */
 
@@ -333,25 +335,68 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
         return 0; /* its reference stays until leases are restored */
 }
 
-static void restore_model(struct persist *persist, struct inherited *e, size_t n)
+/* A model whose descriptors are in the store, and its commit record, if it has one. */
+struct opened {
+        struct inherited *e;
+        size_t n;
+        struct commit_record record;
+        int r;
+        struct error error;
+};
+
+/* Several threads open records: each is hashed, checked and copied. */
+struct openings {
+        struct opened *v;
+        size_t n, next; /* next: atomic */
+};
+
+static void open_records(struct openings *all)
 {
-        struct commit_record record = {.file.fd = -1};
-        struct error error = {0};
-        int r = check_parts(e, n, &error)
-                        ?: commit_record_open_consume_fd(&record, take_fd(&e->fd), &error)
-                        ?: restore(persist, e, n, &record, &error);
+        for (size_t i; (i = __atomic_fetch_add(&all->next, 1, __ATOMIC_RELAXED)) < all->n;) {
+                struct opened *model = &all->v[i];
+                model->record = (struct commit_record){.file.fd = -1, .manifest.fd = -1};
+                model->r =
+                        check_parts(model->e, model->n, &model->error)
+                                ?: commit_record_open_consume_fd(&model->record, take_fd(&model->e->fd), &model->error);
+        }
+}
+
+static void *open_beside(void *arg)
+{
+        thread_begin("recover");
+        open_records(arg);
+        return NULL;
+}
+
+/* On as many threads as it may start: this one is enough. */
+static void open_all(struct openings *all)
+{
+        pthread_t threads[OPEN_THREADS];
+        size_t n = 0;
+        while (n < OPEN_THREADS && n + 1 < all->n && thread_start(&threads[n], NULL, open_beside, all) == 0)
+                n++;
+        open_records(all);
+        while (n > 0)
+                pthread_join(threads[--n], NULL);
+}
+
+static void restore_model(struct persist *persist, struct opened *model)
+{
+        const struct inherited *e = model->e;
+        struct commit_record *record = &model->record;
+        int r = model->r ?: restore(persist, model->e, model->n, record, &model->error);
         if (r < 0) {
                 unsigned n_fds = 0;
-                for (size_t i = 0; i < n && !is_record(&e[i]); i++)
+                for (size_t i = 0; i < model->n && !is_record(&e[i]); i++)
                         n_fds = e[i].part + 1;
-                log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", e->id, record.name != NULL ? ", " : "",
-                         record.name != NULL ? record.name : "", error.text);
+                log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", e->id, record->name != NULL ? ", " : "",
+                         record->name != NULL ? record->name : "", model->error.text);
                 /* The messages are sent once the threads run. */
                 struct persisted *persisted = persisted_new(persist, NULL, e->id, n_fds);
                 if (persisted != NULL)
                         persisted_remove(persisted);
         }
-        commit_record_deinit(&record);
+        commit_record_deinit(record);
 }
 
 /* ---- processes and their leases ---- */
@@ -432,23 +477,43 @@ static void restore_process(struct persist *persist, struct inherited *e, size_t
 
 /* ---- all of it ---- */
 
+/* What is sorted from i on of one model or process. */
+static size_t count_of(const struct inheritance *all, size_t i)
+{
+        const struct inherited *e = &all->v[i];
+        size_t n = 1;
+        while (i + n < all->n && e[n].kind == e->kind && e[n].id == e->id)
+                n++;
+        return n;
+}
+
 /* One model or process after the other. */
 static void restore_all(struct persist *persist, struct inheritance *all, const struct fdstore_limit *limit)
 {
+        struct openings models = {.n = 0};
         if (all->n > 0)
                 qsort(all->v, all->n, sizeof(*all->v), compare);
         for (size_t i = 0, n; i < all->n; i += n) {
                 struct inherited *e = &all->v[i];
-                for (n = 1; i + n < all->n && e[n].kind == e->kind && e[n].id == e->id;)
-                        n++;
-                bool is_model = e->kind == INHERITED_MODEL;
-                uint64_t *last = &persist->counters[is_model ? SNAPSHOT_MODEL_IDS : SNAPSHOT_PROCESS_IDS];
+                n = count_of(all, i);
+                uint64_t *last =
+                        &persist->counters[e->kind == INHERITED_MODEL ? SNAPSHOT_MODEL_IDS : SNAPSHOT_PROCESS_IDS];
                 if (!is_record(e) && *last < e->id)
                         *last = e->id;
-                if (!is_model)
-                        restore_process(persist, e, n, limit);
-                else if (!is_record(e))
-                        restore_model(persist, e, n);
+                if (e->kind != INHERITED_MODEL || is_record(e))
+                        continue;
+                models.v = array_grow(models.v, models.n, sizeof(*models.v));
+                require(models.v != NULL); /* at the start */
+                models.v[models.n++] = (struct opened){.e = e, .n = n};
+        }
+        open_all(&models);
+        for (size_t i = 0; i < models.n; i++) /* before the leases of processes */
+                restore_model(persist, &models.v[i]);
+        free(models.v);
+        for (size_t i = 0, n; i < all->n; i += n) {
+                n = count_of(all, i);
+                if (all->v[i].kind == INHERITED_PROCESS)
+                        restore_process(persist, &all->v[i], n, limit);
         }
 }
 
