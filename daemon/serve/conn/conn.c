@@ -292,7 +292,8 @@ void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pair
                 fail_to_send(conn, w.buf.size);
         if (conn->output.amount > conn->limits->output || (conn->output.amount > 0 && conn_output_full(conn)))
                 conn_block(conn, CONN_BLOCK_OUTPUT, true);
-        update_poll(conn);
+        if (!conn->corked) /* else later: the client waits for the replies */
+                update_poll(conn);
         writer_deinit(&w);
 }
 

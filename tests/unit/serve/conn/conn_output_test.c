@@ -212,6 +212,40 @@ TEST(replies_to_requests_that_came_together_are_sent_with_the_last)
         ck_assert_uint_eq(n_unsent, 0);
 }
 
+static uint32_t watched; /* what the connection was polled for when the last request was handled */
+
+static void answer_and_look(void)
+{
+        watched = conn->poll.events;
+        reply(16, 'a', NULL, 0);
+}
+
+/* Where the machine stops the turn, it is polled before. */
+TEST(a_first_exchange_is_answered_before_the_connection_is_polled)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "one");
+        n += put_frame(data + n, "two");
+        watched = EPOLLIN;
+        on_frame = answer_and_look;
+        for (int tries = 0; watched != 0; tries++) {
+                int ends[2];
+                ck_assert_int_lt(tries, 1000);
+                conn_close(conn, false);
+                core_until(closed);
+                close(client);
+                must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
+                client = ends[0];
+                conn = conn_new_consume_fd(core_polls, ends[1], &ops, &limits, &turns);
+                closed = false;
+                frames = 0;
+                send_bytes(data, n);
+                conn_begin(conn);
+                core_until(frames == 2);
+        }
+        ck_assert_uint_ne(conn->poll.events & EPOLLIN, 0);
+}
+
 static void answer_with_a_descriptor(void)
 {
         int fd = must(eventfd(7, EFD_CLOEXEC));
