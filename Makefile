@@ -309,7 +309,7 @@ coverage-run: tests
 		$(if $(filter %/faults,$(CHOSEN)),$(BUILD)$(ONLY_DIR)/tests/integration/server 'faults.a_failed_call_fails*' || status=1;) \
 		tests/coverage.py $(BUILD) && exit $$status
 
-## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, the packages, the image, arm64, 40 mutants and the coverage, and print
+## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, the packages, the images, arm64, 40 mutants and the coverage, and print
 ##              the result of each;
 ##              STAGES="soak fuzz" runs these only
 nightly: FUZZ_SECONDS := 600
@@ -538,10 +538,10 @@ image: | $(BUILD)/deps-image
 	@buildah build --platform $(PLATFORMS) --manifest streamerd:$(VERSION) --ignorefile config/containerignore \
 		$(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f config/Containerfile .
 
-## check-image  check its file with hadolint, build it, and examine it: size, user, labels, bill of materials, a load. BASE: if its
-##              registry can be reached; otherwise a base like it is made by debootstrap
+## check-image  check its file with hadolint, build it, and examine it: size, user, labels, bill of materials, a load; that of
+##              PLATFORMS=linux/arm64 in qemu. BASE: if its registry can be reached; otherwise a base like it is made by debootstrap
 check-image: | $(BUILD)/deps-image $(BUILD)/deps-packages $(BUILD)/deps-python
-	@BASE='$(BASE)' tests/image.sh $(BUILD) $(VERSION)
+	@BASE='$(BASE)' tests/image.sh $(BUILD) $(VERSION) $(PLATFORMS)
 
 ## check-packages
 ##              build the packages for Debian 12 and 13 in systems of their own; run lintian, piuparts, autopkgtest, and install,

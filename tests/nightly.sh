@@ -31,6 +31,7 @@ stage fuzz "${make[@]}" fuzz "FUZZ_SECONDS=$FUZZ_SECONDS"
 stage vllm "${make[@]}" check-vllm
 stage packages "${make[@]}" check-packages
 stage image "${make[@]}" check-image
+stage image-arm "${make[@]}" check-image PLATFORMS=linux/arm64
 stage arm64 "${make[@]}" check-arm64
 stage mutants "${make[@]}" mutate "$@"
 stage coverage "${make[@]}" coverage
