@@ -187,49 +187,65 @@ static struct model_settings combine_names(const struct generation *generation, 
         return all;
 }
 
+static void set_combined(struct generation *generation, const struct model_settings *all)
+{
+        struct model_settings now = *all;
+        if (list_empty(&generation->names)) {
+                now = generation->settings;
+                now.pinned = false;
+        }
+        if (settings_equal(&now, &generation->settings))
+                return;
+        generation->settings = now;
+        generation_settings_changed(generation);
+}
+
 /* A name was removed, or (else NULL) has other settings: what its names make together, with those of its ranks. */
 static void combine_settings(struct generation *generation, const struct model_name *changed)
 {
+        bool is_alone = generation->n_ranks < 2 && generation->names.next == generation->names.prev;
+        if (changed != NULL && is_alone) { /* most have no other */
+                struct model_settings own = changed->settings;
+                own.drain_timeout_ns = 0;
+                set_combined(generation, &own);
+                return;
+        }
         struct model_settings most = generation->settings;
         generation_each_rank(g, generation) most = settings_combine(&most, &g->settings);
         if (changed != NULL)
                 most = settings_combine(&most, &changed->settings);
         const struct model_settings all = combine_names(generation, &most);
-        generation_each_rank(g, generation)
-        {
-                struct model_settings now = list_empty(&g->names) ? g->settings : all;
-                now.pinned = now.pinned && !list_empty(&g->names);
-                if (settings_equal(&now, &g->settings))
-                        continue;
-                g->settings = now;
-                generation_settings_changed(g);
-        }
+        generation_each_rank(g, generation) set_combined(g, &all);
 }
 
-void model_name_set_settings(struct model_name *name, const struct model_settings *settings, unsigned asked)
+static void name_settings_changed(struct model_name *name)
 {
-        require(generation_find_name(name->generation, name->text) == name);
-        name->settings = *settings;
-        name->asked = asked;
+        require(name->generation->magic == GENERATION_MAGIC && name->generation->last_name != name);
         name_due(name);
         combine_settings(name->generation, name);
 }
 
+void model_name_set_settings(struct model_name *name, const struct model_settings *settings, unsigned asked)
+{
+        name->settings = *settings;
+        name->asked = asked;
+        name_settings_changed(name);
+}
+
 void model_name_change_settings(struct model_name *name, const struct settings_change *change)
 {
-        struct model_settings settings = name->settings;
-        settings_apply(&settings, change);
-        model_name_set_settings(name, &settings, name->asked | change->asks);
+        settings_apply(&name->settings, change);
+        name->asked |= change->asks;
+        name_settings_changed(name);
 }
 
 /* What is asked for of the name from now on stands above what another generation had under it. */
 static void inherit_settings(struct model_name *name, const struct model_name *from, unsigned which)
 {
-        struct model_settings settings = name->settings;
         const struct settings_change change = {which & SETTINGS_OF_NAME & ~name->asked, from->settings};
         require(strcmp(name->text, from->text) == 0 && name->generation->device == from->generation->device);
-        settings_apply(&settings, &change);
-        model_name_set_settings(name, &settings, name->asked);
+        settings_apply(&name->settings, &change);
+        name_settings_changed(name);
 }
 
 /* ---- who is charged ----

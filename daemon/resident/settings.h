@@ -26,8 +26,31 @@ struct settings_change {
         struct model_settings to;
 };
 
-void settings_apply(struct model_settings *settings, const struct settings_change *change);
-bool settings_equal(const struct model_settings *a, const struct model_settings *b);
+static inline void settings_apply(struct model_settings *settings, const struct settings_change *change)
+{
+        if (change->asks & SETTING_PINNED)
+                settings->pinned = change->to.pinned;
+        if (change->asks & SETTING_KEEP_ALIVE)
+                settings->keep_alive_ns = change->to.keep_alive_ns;
+        if (change->asks & SETTING_DRAIN_TIMEOUT)
+                settings->drain_timeout_ns = change->to.drain_timeout_ns;
+        if (change->asks & SETTING_PRIORITY)
+                settings->priority = change->to.priority;
+}
+
+static inline bool settings_equal(const struct model_settings *a, const struct model_settings *b)
+{
+        return a->keep_alive_ns == b->keep_alive_ns && a->drain_timeout_ns == b->drain_timeout_ns &&
+               a->priority == b->priority && a->pinned == b->pinned;
+}
+
 /* Of a generation that has both names: pinned if either is, the longer keep-alive, and the higher priority. The time to
  * drain is each name's own: 0. */
-struct model_settings settings_combine(const struct model_settings *a, const struct model_settings *b);
+static inline struct model_settings settings_combine(const struct model_settings *a, const struct model_settings *b)
+{
+        bool unlimited = a->keep_alive_ns == 0 || b->keep_alive_ns == 0;
+        uint64_t longer = a->keep_alive_ns > b->keep_alive_ns ? a->keep_alive_ns : b->keep_alive_ns;
+        return (struct model_settings){.keep_alive_ns = unlimited ? 0 : longer,
+                                       .priority = a->priority > b->priority ? a->priority : b->priority,
+                                       .pinned = a->pinned || b->pinned};
+}
