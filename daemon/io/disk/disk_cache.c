@@ -123,6 +123,7 @@ int disk_cache_new(struct disk_cache **out, const char *path, uint64_t lane, con
         pthread_cond_init(&cache->ready, NULL);
         list_init(&cache->entries);
         list_init(&cache->sources);
+        buckets_init(&cache->sources_by_id);
         buckets_init(&cache->by_id);
         buckets_init(&cache->by_place);
         int r = disk_folder_init(&cache->folder, path, error);
@@ -137,6 +138,15 @@ static void free_pins(struct disk_cache *cache)
         free(cache->pins);
 }
 
+/* Of the sources. */
+static void take_out(struct disk_cache *cache, struct disk_source *source)
+{
+        require(cache->n_sources > 0);
+        cache->n_sources--;
+        list_remove(&source->link);
+        list_remove(&source->by_id);
+}
+
 struct disk_cache *disk_cache_free(struct disk_cache *cache)
 {
         if (cache == NULL)
@@ -146,7 +156,7 @@ struct disk_cache *disk_cache_free(struct disk_cache *cache)
                 entry_free(e);
         }
         list_each_item_safe (struct disk_source, s, &cache->sources, link) {
-                list_remove(&s->link);
+                take_out(cache, s);
                 disk_source_free(s);
         }
         free_pins(cache);
@@ -209,9 +219,9 @@ bool disk_cache_serves_offline(struct disk_cache *cache)
 }
 
 /* With the mutex held, as the next. */
-static struct disk_source *known_source(const struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
+static struct disk_source *known_source(struct disk_cache *cache, const unsigned char id[DISK_ID_SIZE])
 {
-        list_each_item (struct disk_source, s, &cache->sources, link)
+        list_each_item (struct disk_source, s, bucket(&cache->sources_by_id, key_of(id)), by_id)
                 if (memcmp(s->id, id, DISK_ID_SIZE) == 0)
                         return s;
         return NULL;
@@ -250,9 +260,7 @@ static void note_name(const struct disk_cache *cache, struct disk_entry *entry, 
 
 static void forget(struct disk_cache *cache, struct disk_source *source)
 {
-        require(cache->n_sources > 0);
-        cache->n_sources--;
-        list_remove(&source->link);
+        take_out(cache, source);
         if (--source->refs == 0)
                 disk_source_free(source);
 }
@@ -266,6 +274,7 @@ static void add_source(struct disk_cache *cache, struct disk_source *source)
                         note_name(cache, entry, source->members[i].path);
         }
         list_append(&cache->sources, &source->link);
+        list_append(bucket(&cache->sources_by_id, key_of(source->id)), &source->by_id);
         cache->n_sources++;
         if (source->noted_ns > cache->noted_ns)
                 cache->noted_ns = source->noted_ns;
@@ -294,9 +303,8 @@ static void drop_incomplete(struct disk_cache *cache)
                 list_each_item_safe (struct disk_source, s, &cache->sources, link) {
                         if (is_complete(cache, s))
                                 continue;
-                        list_remove(&s->link);
+                        take_out(cache, s);
                         list_append(&dropped, &s->link);
-                        cache->n_sources--;
                 }
                 cache->most_sources = 2 * cache->n_sources + SOURCES_LEAST;
         }

@@ -56,7 +56,8 @@ struct disk_cache {
         pthread_cond_t ready;
         bool scanned; /* the entries are known */
         struct disk_limits limits;
-        struct list sources;            /* of struct disk_source */
+        struct list sources; /* of struct disk_source */
+        struct buckets sources_by_id;
         size_t n_sources, most_sources; /* beyond which those that are not complete are dropped */
         uint64_t noted_ns;              /* the latest time of one */
         struct list entries;

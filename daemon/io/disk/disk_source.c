@@ -25,6 +25,7 @@ struct disk_source *disk_source_new(const unsigned char id[DISK_ID_SIZE], size_t
         if (source == NULL)
                 return NULL;
         list_init(&source->link);
+        list_init(&source->by_id);
         source->refs = 1;
         memcpy(source->id, id, DISK_ID_SIZE);
         source->members = calloc(n + 1, sizeof(*source->members));
@@ -35,7 +36,7 @@ struct disk_source *disk_source_free(struct disk_source *source)
 {
         if (source == NULL)
                 return NULL;
-        require(list_empty(&source->link));
+        require(list_empty(&source->link) && list_empty(&source->by_id));
         for (size_t i = 0; i < source->n; i++) {
                 free(source->members[i].url);
                 free(source->members[i].path);

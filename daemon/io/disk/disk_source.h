@@ -23,8 +23,9 @@ struct disk_member {
 };
 
 struct disk_source {
-        struct list link; /* in the cache's sources; else empty */
-        unsigned refs;    /* under the cache's mutex */
+        struct list link;  /* in the cache's sources; else empty */
+        struct list by_id; /* likewise */
+        unsigned refs;     /* under the cache's mutex */
         unsigned char id[DISK_ID_SIZE];
         uint64_t noted_ns; /* since 1970: when its store has said this last; under the cache's mutex */
         size_t n;
