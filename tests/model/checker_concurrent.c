@@ -13,7 +13,7 @@ static void outlive(struct checker *c, struct trial *t)
                 is_brief = is_brief ||
                            (t->on[d] && c->names[t->name][d] != NULL && c->facts[t->name][d].keep_alive_ms == BRIEF_MS);
         if (t->options.keep_alive_ms == BRIEF_MS)
-                t->options.keep_alive_ms = 0;
+                t->options.keep_alive_ms = LONG_MS; /* it still asks: see trial_ask_for_lost() */
         if (!is_brief)
                 return;
         t->options.keep_alive_ms = LONG_MS;
