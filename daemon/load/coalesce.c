@@ -162,8 +162,7 @@ int load_give_name(const struct load *load, struct model_name *name, struct gene
         if (r == 0 && generation_add_name(to, name->text, model_name_source(name), model_name_caller(name), name->owner,
                                           &charges) < 0)
                 r = error_no_memory(error);
-        struct model_settings settings = load->loads->defaults;
-        settings.priority = PROTO_PRIORITY_DEFAULT;
+        const struct model_settings settings = load_name_settings(load->loads, name->text, to->device);
         if (r == 0)
                 model_name_set_settings(generation_find_name(to, name->text), &settings, 0);
         quota_discharge(&charges.bytes);

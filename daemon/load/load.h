@@ -325,6 +325,9 @@ struct loads {
         struct model_settings defaults; /* where a request names none */
         /* The source that is to be loaded under this name without a request; NULL: none. NULL: nothing ever is. */
         const char *(*desired_source)(const struct loads *loads, const char *name);
+        /* Sets what the name had on the device before a restart, if it waits to be restored there. NULL: none does. */
+        void (*desired_settings)(const struct loads *loads, const char *name, const struct device *device,
+                                 struct model_settings *settings);
         /* Tensors of this generation have arrived, or its tables are complete. */
         void (*arrived)(struct loads *loads, struct generation *generation);
         /* loads_notify_arrivals() is to be called then. NULL: each arrival is notified at once. */

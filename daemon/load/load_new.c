@@ -79,8 +79,7 @@ static bool add_target(struct load *load, struct device *device, size_t n_device
         t->generation = g;
         if (g == NULL)
                 return false;
-        struct model_settings settings = load->loads->defaults;
-        settings.priority = load->priority;
+        const struct model_settings settings = load_name_settings(load->loads, load->name, device);
         model_name_set_settings(g->standing, &settings, 0);
         if (generation_set_caller(g, &load->caller) < 0)
                 return false;

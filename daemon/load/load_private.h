@@ -79,6 +79,8 @@ struct load_request *load_request_free(struct load_request *request);
 int load_request_check(const struct load_request *request, const struct generation *generation, struct error *error);
 /* Gives its name, if the generation has that, the settings that it asks for, and may. */
 void load_request_apply(const struct load_request *request, struct generation *generation);
+/* Those of a new name that nobody has asked for. */
+struct model_settings load_name_settings(const struct loads *loads, const char *name, const struct device *device);
 /* The load is about to be settled. */
 void load_settle_requests(struct load *load);
 /* It begins again, and may share another model than the one that it has made: what was asked for, or a verb has changed

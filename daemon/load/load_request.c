@@ -40,6 +40,15 @@ bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t ui
         return change_of(asked).asks == 0 || admin || owner == uid;
 }
 
+struct model_settings load_name_settings(const struct loads *loads, const char *name, const struct device *device)
+{
+        struct model_settings settings = loads->defaults;
+        settings.priority = PROTO_PRIORITY_DEFAULT;
+        if (loads->desired_settings != NULL)
+                loads->desired_settings(loads, name, device, &settings);
+        return settings;
+}
+
 /* ---- a request ---- */
 
 static bool is_watched(const struct load_request *request)

@@ -226,6 +226,8 @@ static void on_changed(struct resident *resident, struct generation *generation,
         struct server *server = resident->context;
         events_changed(server, generation, removed);
         desired_resident_changed(&server->desired);
+        if (generation->state == GENERATION_READY)
+                desired_is_served(&server->desired, generation);
         recheck_names(server, generation);
         if (removed != NULL)
                 deferred_recheck(server, removed);
@@ -293,6 +295,13 @@ static void on_publication_ended(const struct publication *publication)
         deferred_recheck(container_of(publication->publications, struct server, publications), publication->name);
 }
 
+static void name_settings(const struct loads *loads, const char *name, const struct device *device,
+                          struct model_settings *settings)
+{
+        const struct server *server = loads->context;
+        desired_settings(&server->desired, name, device, settings);
+}
+
 static const char *desired_source(const struct loads *loads, const char *name)
 {
         const struct server *server = loads->context;
@@ -356,6 +365,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
         server->loads->desired_source = desired_source;
+        server->loads->desired_settings = name_settings;
         server->loads->arrived = on_arrived;
         server->loads->arrives_later = on_arrives_later;
         server->loads->ended = on_load_ended;

@@ -29,7 +29,12 @@ struct place {
 
 static struct place place_of(const struct desired_model *m)
 {
-        return (struct place){m->origin, m->spec.settings.priority, m->sequence};
+        return (struct place){m->origin, desired_priority(m), m->sequence};
+}
+
+unsigned desired_priority(const struct desired_model *m)
+{
+        return m->spec.settings.priority > 0 ? m->spec.settings.priority : PROTO_PRIORITY_DEFAULT;
 }
 
 static int compare_place(const struct place *a, const struct place *b)
@@ -317,6 +322,19 @@ static bool *find_pin(struct desired_model *m, const struct device *device)
                 if (s->devices[i].pinned && resident_device(resident, s->devices[i].uuid, NULL) == device)
                         return &s->devices[i].pinned;
         return NULL;
+}
+
+void desired_settings(const struct desired *d, const char *name, const struct device *device,
+                      struct model_settings *settings)
+{
+        each_named(m, d, name)
+        {
+                if (m->origin != DESIRED_RESTORED || find_pin(m, device) == NULL)
+                        continue;
+                settings->priority = desired_priority(m);
+                settings->keep_alive_ns = m->spec.settings.keep_alive_ns;
+                return;
+        }
 }
 
 /* A client's load under the name of a restored model is in progress, where nothing serves. */
@@ -622,10 +640,32 @@ static void on_check(struct callback *callback)
                 check_configured(d);
 }
 
+/* What waits for its next attempt and has become resident by others' loads need not wait. */
+static void hurry(struct desired *d, const char *name)
+{
+        each_named(m, d, name)
+        {
+                if (m->origin != DESIRED_RESTORED || m->state != DESIRED_WAITING || m->retry_at_ns == 0 ||
+                    !is_complete(m))
+                        continue;
+                retry_at(m, 0);
+                attempt_ended(d, DESIRED_RESTORED);
+        }
+}
+
 void desired_resident_changed(struct desired *d)
 {
         if (desired_count(d, DESIRED_CONFIGURED) > 0)
                 wake_post(d->loads->resident->wake, &d->check);
+}
+
+void desired_is_served(struct desired *d, const struct generation *generation)
+{
+        require(generation->state == GENERATION_READY);
+        if (desired_count(d, DESIRED_RESTORED) == 0)
+                return;
+        list_each_item (const struct model_name, n, &generation->names, link)
+                hurry(d, n->text);
 }
 
 uint64_t desired_tick(struct desired *d, uint64_t now)
@@ -679,8 +719,6 @@ static struct desired_model *configured_new(struct desired *d, const struct mode
         spec.owner = geteuid();
         if (spec.ranks && spec.pattern == NULL)
                 spec.pattern = pattern;
-        if (spec.settings.priority == 0)
-                spec.settings.priority = PROTO_PRIORITY_DEFAULT;
         int r = model_record_copy(&m->spec, &spec);
         if (r == 0 && spec.n_devices == 0 && only != NULL)
                 r = model_record_add_device(&m->spec, only->name, false);
@@ -770,7 +808,16 @@ static struct desired_model *restored_new(struct desired *d, const struct name_r
         return NULL;
 }
 
-/* Rows of one load: they differ in their devices, and replicas may differ in their settings. */
+static int compare_settings(const struct model_settings *x, const struct model_settings *y)
+{
+        int r = ORDER(x->priority, y->priority);
+        if (r == 0)
+                r = ORDER(x->keep_alive_ns, y->keep_alive_ns);
+        return r != 0 ? r : ORDER(x->drain_timeout_ns, y->drain_timeout_ns);
+}
+
+/* Rows of one load: they differ in their devices, and in whether they are pinned. Ranks have the settings of the first.
+ */
 static int compare_loads(const struct name_row *x, const struct name_row *y)
 {
         int r = strcmp(x->name, y->name);
@@ -782,6 +829,8 @@ static int compare_loads(const struct name_row *x, const struct name_row *y)
                 r = ORDER(x->n_ranks, y->n_ranks);
         if (r == 0 && x->n_ranks > 0)
                 r = ORDER(x->number, y->number);
+        if (r == 0 && x->n_ranks == 0)
+                r = compare_settings(&x->settings, &y->settings);
         if (r == 0)
                 r = ORDER(x->verified, y->verified);
         if (r == 0)
@@ -789,7 +838,7 @@ static int compare_loads(const struct name_row *x, const struct name_row *y)
         return r != 0 ? r : ORDER(x->caller.uid, y->caller.uid);
 }
 
-/* Loadable ones first, by load and rank; what was loaded first decides the settings. */
+/* Loadable ones first, by load and rank. */
 static int compare_rows(const void *a, const void *b)
 {
         const struct name_row *x = a, *y = b;
@@ -889,7 +938,9 @@ void desired_add(struct desired *d, const struct generation *generation, const c
                 return;
         }
         each_named(known, d, name) if (m == NULL && known->origin == DESIRED_RESTORED &&
-                                       strcmp(known->spec.source, row.source) == 0) m = known;
+                                       strcmp(known->spec.source, row.source) == 0 &&
+                                       (known->spec.ranks ||
+                                        compare_settings(&known->spec.settings, &row.settings) == 0)) m = known;
         row.settings.pinned = true;
         if (!row.loadable)
                 warn_lost(&row);
@@ -1094,6 +1145,21 @@ bool desired_pin(struct desired *d, const char *name, bool pin)
         return found;
 }
 
+bool desired_set_keep_alive(struct desired *d, const char *name, uint64_t keep_alive_ns)
+{
+        bool found = false;
+        each_named(m, d, name)
+        {
+                if (!is_pending(m))
+                        continue;
+                m->spec.settings.keep_alive_ns = keep_alive_ns;
+                d->n_changes++;
+                rows_due(m);
+                found = true;
+        }
+        return found;
+}
+
 bool desired_set_priority(struct desired *d, const char *name, unsigned priority)
 {
         bool found = false;
@@ -1102,7 +1168,7 @@ bool desired_set_priority(struct desired *d, const char *name, unsigned priority
                 if (!is_pending(m))
                         continue;
                 found = true;
-                if (m->spec.settings.priority == priority)
+                if (desired_priority(m) == priority && m->spec.settings.priority > 0)
                         continue;
                 leave(m);
                 m->spec.settings.priority = priority;

@@ -123,6 +123,8 @@ bool desired_row(const struct desired *desired, const char *name, const char *de
 
 /* What is resident has changed: on a later turn of the loop it is compared with what was ready. */
 void desired_resident_changed(struct desired *desired);
+/* The generation is ready: restored models that wait, and that its names serve now, are settled on a later turn. */
+void desired_is_served(struct desired *desired, const struct generation *generation);
 /* Returns when it is to be called again; UINT64_MAX: not before something changes. */
 uint64_t desired_tick(struct desired *desired, uint64_t now);
 /* The daemon ends, and no tick follows: attempts in progress have no effect. */
@@ -136,6 +138,12 @@ const struct desired_model *desired_find(const struct desired *desired, const ch
 /* Likewise in the order of names: the first from this name on, and the next one. */
 const struct desired_model *desired_from(const struct desired *desired, const char *name);
 const struct desired_model *desired_next(const struct desired_model *model);
+/* Of its load, and in the list; an entry without one asks for none. */
+unsigned desired_priority(const struct desired_model *model);
+/* Sets the priority and the keep-alive of a name that a restored model waits for on this device; none waits: nothing.
+ */
+void desired_settings(const struct desired *desired, const char *name, const struct device *device,
+                      struct model_settings *settings);
 /* All, by origin, then by falling priority, then by sequence: those that follow a place in this order. */
 #define desired_each(m, desired) tree_each_item(const struct desired_model, m, &(desired)->models, in_order)
 const struct desired_model *desired_after(const struct desired *desired, enum desired_origin origin, unsigned priority,
@@ -158,4 +166,5 @@ void desired_title(char out[REDACTED_SOURCE], const struct desired_model *model)
  * continues. */
 bool desired_forget(struct desired *desired, const char *name, const char *device);
 bool desired_pin(struct desired *desired, const char *name, bool pin);
+bool desired_set_keep_alive(struct desired *desired, const char *name, uint64_t keep_alive_ns);
 bool desired_set_priority(struct desired *desired, const char *name, unsigned priority);

@@ -426,7 +426,8 @@ int verb_keep_alive(struct session *session, struct request *request, struct err
         const struct settings_change change = {SETTING_KEEP_ALIVE, {.keep_alive_ns = keep_alive_ns}};
         if (change_loads(session, model, &change, error) < 0)
                 return error->code;
-        if (!change_names(server->resident, model, &change, false))
+        bool desired = desired_set_keep_alive(&server->desired, model, keep_alive_ns);
+        if (!change_names(server->resident, model, &change, false) && !desired)
                 return resident_no_model(server->resident, model, error);
         return session_reply(session, request->id, kstr("name", model), ku64("keep_alive_ns", keep_alive_ns));
 }

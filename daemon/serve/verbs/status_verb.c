@@ -151,7 +151,7 @@ int verb_status(struct session *session, struct request *request, struct error *
         }
         desired_each_from (m, first_desired(&server->desired, &rows)) {
                 enum status_list list = m->origin == DESIRED_RESTORED ? STATUS_RESTORING : STATUS_PRELOAD;
-                struct writer *row = begin_row(&rows, list, m->spec.settings.priority, m->sequence);
+                struct writer *row = begin_row(&rows, list, desired_priority(m), m->sequence);
                 if (row == NULL)
                         break;
                 write_desired(row, m, now_ns());

@@ -18,6 +18,22 @@ TEST(listed_models_are_loaded_at_start)
         ctl_says(test_daemon.socket, 0, "PRIORITY", "list", NULL);
 }
 
+/* Of a name that has settings already: what the entry does not name stays. */
+TEST(an_entry_changes_only_the_settings_that_it_names)
+{
+        char *path = write_model("a.safetensors");
+        configure("preload:\n  - {source: %s, name: m, priority: 700, keep_alive: 1h}\n", path);
+        reload(0, "applied");
+        await_row(0, "ready", 1);
+        client_call(client, "set_priority", "{\"model\":\"m\",\"priority\":77}");
+        configure("preload:\n  - {source: %s, name: m, pin: true}\n", path);
+        reload(0, "applied");
+        AWAIT(json_is_true(json_object_get(client_show(client, "m"), "pinned")));
+        await_row(0, "ready", 1);
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "priority"), 77);
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "keep_alive_ns"), UINT64_C(3600000000000));
+}
+
 TEST(a_failed_preload_is_retried_until_it_is_resident)
 {
         configure("preload:\n  - {source: %s/late.safetensors}\n", root);

@@ -100,6 +100,27 @@ TEST(the_pinned_name_of_a_model_is_loaded_again_alone)
         ck_assert_str_eq(client_state(client, "m"), "");
 }
 
+/* The source is gone: the name waits, and what a client loads under it then has what was asked for of the name. */
+TEST(a_name_that_waits_has_its_settings)
+{
+        load_pinned(managed_file(), "m");
+        client_call(client, "set_priority", "{\"model\":\"m\",\"priority\":77}");
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, managed_segment());
+        const char *other = path_of("other");
+        must(rename(managed_file(), other));
+        manager_start(&managed.m);
+        managed_reconnect();
+        AWAIT(strcmp(client_state(client, "m"), "failed") == 0);
+        client_ok(client, streamer_keep_alive(client, "m", 99000), "keep_alive");
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "keep_alive_ns"), UINT64_C(99000000000));
+        client_load(client, other, "m");
+        ck_assert(is_pinned("m") && priority_of("m") == 77);
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "keep_alive_ns"), UINT64_C(99000000000));
+        must(rename(other, managed_file()));
+}
+
 TEST(a_pin_does_not_outlive_the_name_that_had_it)
 {
         load_pinned(managed_file(), "m");

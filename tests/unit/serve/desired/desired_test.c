@@ -440,6 +440,20 @@ TEST(an_unpinned_replica_is_not_reloaded)
         ck_assert(ready_on(2)->settings.pinned);
 }
 
+TEST(replicas_are_restored_with_their_own_settings)
+{
+        struct name_row *rows = knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
+        rows[0].settings.priority = 55;
+        rows[1].settings.priority = 66;
+        rows[1].settings.keep_alive_ns = 60 * SECOND;
+        restart();
+        try_once();
+        ck_assert_uint_eq(desired.models.n, 0);
+        const struct model_settings *one = &ready_on(1)->settings, *two = &ready_on(2)->settings;
+        ck_assert(one->pinned && one->priority == 55 && one->keep_alive_ns == 0);
+        ck_assert(two->pinned && two->priority == 66 && two->keep_alive_ns == 60 * SECOND);
+}
+
 TEST(a_resident_replica_gets_its_restored_pin)
 {
         struct watched w;
@@ -483,6 +497,34 @@ TEST(what_a_client_has_loaded_has_the_settings_that_the_name_had, .to = 2)
         ck_assert_uint_eq(desired.models.n, 0);
         serves_small(ready_on(1), (uint64_t)_i + 1);
         assert_restored_settings();
+}
+
+static void settings_before(const struct loads *of, const char *name, const struct device *device,
+                            struct model_settings *settings)
+{
+        ck_assert_ptr_eq(of, &loads);
+        desired_settings(&desired, name, device, settings);
+}
+
+/* While it loads, and before the next attempt, which is not waited for. */
+TEST(what_a_client_loads_has_the_settings_at_once)
+{
+        struct watched w;
+        knew_on_one("small.safetensors", 1);
+        unlink(suite_path("small.safetensors"));
+        try_once();
+        ck_assert_uint_gt(the_model()->retry_at_ns, now_ns());
+        ck_assert(desired_set_keep_alive(&desired, "m", 60 * SECOND));
+        ck_assert(!desired_set_keep_alive(&desired, "other", 60 * SECOND));
+        loads.desired_settings = settings_before;
+        start_on(&w, small_file("other.safetensors", 2), ON("uuid-1"), NULL);
+        core_until(w.ended);
+        ck_assert_uint_eq(ready_on(1)->settings.priority, 77);
+        ck_assert_uint_eq(ready_on(1)->settings.keep_alive_ns, 60 * SECOND);
+        desired_is_served(&desired, ready_on(1));
+        core_until(desired.models.n == 0);
+        assert_restored_settings();
+        loads.desired_settings = NULL;
 }
 
 TEST(the_end_of_a_clients_load_is_waited_for, .to = 2)
