@@ -56,11 +56,13 @@ static const char *gpu_instead(const char *flag)
 static char logs[LOGS_MAX][PATH_SIZE]; /* of the last daemons */
 static size_t n_logs;
 
+/* From a sanitizer's report on, if there is one. */
 static const char *end_of(const char *path)
 {
         size_t len;
-        char *log = file_read(path, &len);
-        return len > LOG_END ? log + len - LOG_END : log;
+        char *log = file_read(path, &len), *report = strstr(log, "WARNING: ThreadSanitizer");
+        report = report ?: strstr(log, "ERROR: AddressSanitizer");
+        return report ?: len > LOG_END ? log + len - LOG_END : log;
 }
 
 static void print_logs(void)
