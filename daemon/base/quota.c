@@ -121,7 +121,7 @@ int quota_raise(struct quota_charge *charge, uint64_t more, const struct quota_l
 {
         const struct quota_user *user = charge->user;
         require(user != NULL);
-        int r = check_limit(user->uid, charge->slot, user->held[charge->slot], more, limits, error);
+        int r = check_limit(user->uid, charge->slot, load_relaxed(&user->held[charge->slot]), more, limits, error);
         if (r == 0)
                 quota_adjust(charge, charge->amount + more);
         return r;
@@ -158,7 +158,7 @@ void quota_commit(struct quota_charge *charge)
         if (charge->user == NULL || charge->amount > 0)
                 return;
         charge->amount = 1;
-        charge->user->held[charge->slot]++;
+        __atomic_fetch_add(&charge->user->held[charge->slot], 1, __ATOMIC_RELAXED);
 }
 
 void quota_discharge(struct quota_charge *charge)

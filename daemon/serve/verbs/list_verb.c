@@ -43,7 +43,7 @@ static void fetch_ahead(const struct model_name *from)
                 fetch(name->generation, sizeof(*name->generation));
         name = from;
         for (unsigned i = 0; i < AHEAD && name != NULL; i++, name = model_name_next(name)) {
-                if (name->generation->state != GENERATION_LOADING) /* there a worker makes them */
+                if (name->generation->state == GENERATION_READY) /* else a worker may still make them */
                         fetch(name->generation->segments, sizeof(*name->generation->segments));
                 fetch(model_name_source(name), CACHE_LINE);
         }

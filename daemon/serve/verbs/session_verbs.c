@@ -81,16 +81,16 @@ static void write_listed(struct writer *w, const void *data, size_t i)
         writer_str(w, ((const struct role_list *)data)->v[i]);
 }
 
-/* Of slots from `first` to before `end`. Leaves out the amounts that are UINT64_MAX. */
+/* Of slots from `first` to before `end`. Leaves out the amounts that are UINT64_MAX: limits. What is held is atomic. */
 static void write_amounts(struct writer *w, const uint64_t *amounts, unsigned first, unsigned end)
 {
         size_t n = 0;
         for (unsigned i = first; i < end; i++)
-                n += amounts[i] != UINT64_MAX;
+                n += load_relaxed(&amounts[i]) != UINT64_MAX;
         writer_map(w, n);
         for (unsigned i = first; i < end; i++)
-                if (amounts[i] != UINT64_MAX)
-                        writer_ku64(w, quota_slot_name((enum quota_slot)i), amounts[i]);
+                if (load_relaxed(&amounts[i]) != UINT64_MAX)
+                        writer_ku64(w, quota_slot_name((enum quota_slot)i), load_relaxed(&amounts[i]));
 }
 
 static void write_limited(struct writer *w, const void *amounts)
