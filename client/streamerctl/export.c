@@ -189,7 +189,8 @@ static int list_items(struct exported *x, bool published)
                         rc = ctl_error(x->ctl, STREAMER_EUNSUPPORTED, model_of(x),
                                        "a tensor is named __metadata__, which is safetensors' own name");
         }
-        qsort(x->items, x->n, sizeof(*x->items), by_alignment_and_name);
+        if (rc == 0)
+                qsort(x->items, x->n, sizeof(*x->items), by_alignment_and_name);
         return rc;
 }
 

@@ -146,9 +146,20 @@ static const struct {
 TEST(what_the_format_cannot_hold_is_named_and_nothing_is_written, EACH(refused))
 {
         char *file = suite_path("refused.safetensors");
+        const uint64_t bytes[] = {32, 8};
         const streamer_published_tensor t =
                 tensor_of(refused[_i].name, refused[_i].dtype, refused[_i].item, 1, two, one);
-        streamer_detach(publish_one(32, &t));
+        streamer_published_tensor another = tensor_of("u", "float32", 4, 1, two, one);
+        streamer_lease *lease;
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        ok(client, streamer_publish_begin(p, bytes, 2));
+        another.storage = 1;
+        storage_of(client, p, 0);
+        storage_of(client, p, 1);
+        ok(client, streamer_publish_tensor(p, &t));
+        ok(client, streamer_publish_tensor(p, &another));
+        ok(client, streamer_publish_commit(p, &lease));
+        streamer_detach(lease);
         ctl_says(test_daemon.socket, 1, refused[_i].text, "export", "tiny", file, NULL);
         ck_assert_int_eq(access(file, F_OK), -1);
 }
