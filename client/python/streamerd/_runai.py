@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from ._client import Client, connect, interruptibly
-from ._file import SUFFIX, write_file
+from ._file import SUFFIX, replacing, write_file
 from ._library import Handle, file_text
 from ._model import SLICE_MS, Model, TensorInfo, not_pickled
 from ._nearest import explains_options
@@ -363,7 +363,7 @@ def pull_files(
     ignore_pattern: list[str] | None = None,
     s3_credentials: Any = None,
 ) -> None:
-    """Writes the files of a store into a folder, with those in folders below.
+    """Writes the files of a store into a folder, with those in folders below. One that fails stays as it was.
 
     A safetensors file over 64 MiB is loaded, stays resident, and is written from there: with the same tensors and
     metadata, and a header that may have them in another order.
@@ -398,7 +398,7 @@ def pull_files(
         if name.endswith(SUFFIX) and file.get("bytes", 0) > FETCHED_MAX:
             _pull_weights(f"{model_path.rstrip('/')}/{name}", path, file["bytes"])
             continue
-        with open(path, "wb") as f:
+        with replacing(path) as f:
             f.write(fetch(model_path, name))
 
 

@@ -129,6 +129,21 @@ def test_files_are_pulled_with_those_in_folders_below(folder: Path, store: Store
     assert found == {"config.json": b"{}", "a/b/c.txt": b"c"}
 
 
+def test_a_file_that_cannot_be_pulled_stays_as_it_was(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, name: str) -> bytes:
+        raise streamerd.LimitError(f"{source}: {name}")
+
+    store.objects = {"m/config.json": b"{}", "m/other.json": b"[]"}
+    (folder / "to").mkdir()
+    (folder / "to" / "config.json").write_bytes(b"before")
+    monkeypatch.setattr("streamerd._runai.fetch", refuse)
+    with pytest.raises(streamerd.LimitError):
+        streamerd.pull_files("s3://bucket/m", str(folder / "to"))
+    assert {p.name: p.read_bytes() for p in (folder / "to").iterdir()} == {"config.json": b"before"}
+
+
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "by": "müller"}])
 def test_large_weights_are_written_from_resident_memory(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, metadata: dict[str, str] | None
