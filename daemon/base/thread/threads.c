@@ -39,3 +39,30 @@ void thread_begin(const char *name)
         if (__atomic_load_n(&preferred, __ATOMIC_ACQUIRE))
                 setpriority(PRIO_PROCESS, 0, load_relaxed(&own_nice));
 }
+
+struct shared_run {
+        const char *name;
+        void (*run)(void *arg);
+        void *arg;
+};
+
+static void *run_beside(void *arg)
+{
+        const struct shared_run *shared = arg;
+        thread_begin(shared->name);
+        shared->run(shared->arg);
+        return NULL;
+}
+
+void threads_run(unsigned more, const char *name, void (*run)(void *arg), void *arg)
+{
+        struct shared_run shared = {name, run, arg};
+        pthread_t threads[THREADS_BESIDE];
+        unsigned n = 0;
+        require(more <= THREADS_BESIDE);
+        while (n < more && thread_start(&threads[n], NULL, run_beside, &shared) == 0)
+                n++;
+        run(arg);
+        while (n > 0)
+                pthread_join(threads[--n], NULL);
+}

@@ -21,3 +21,8 @@ int thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(vo
 
 /* What each of the daemon's threads does first. `name`: up to 15 bytes. */
 void thread_begin(const char *name);
+
+/* Calls run(arg) on this thread, and meanwhile on up to `more` others of this name, THREADS_BESIDE at most; returns
+ * when all calls have. Threads that cannot be started are not needed. */
+#define THREADS_BESIDE 15u
+void threads_run(unsigned more, const char *name, void (*run)(void *arg), void *arg);

@@ -317,8 +317,9 @@ static bool next_name(struct scan *scan, char name[NAME_MAX + 1])
         return false;
 }
 
-static void scan_names(struct scan *scan)
+static void scan_names(void *arg)
 {
+        struct scan *scan = arg;
         char name[NAME_MAX + 1];
         while (next_name(scan, name)) {
                 struct disk_found found = {.context = scan->context};
@@ -335,25 +336,6 @@ static void scan_names(struct scan *scan)
         }
 }
 
-static void *scan_beside(void *arg)
-{
-        thread_begin("disk-scan");
-        scan_names(arg);
-        return NULL;
-}
-
-/* The threads that cannot be started are not needed. */
-static void scan_by_threads(struct scan *scan)
-{
-        pthread_t threads[SCAN_THREADS];
-        size_t n = 0;
-        while (n < SCAN_THREADS && thread_start(&threads[n], NULL, scan_beside, scan) == 0)
-                n++;
-        scan_names(scan);
-        while (n > 0)
-                pthread_join(threads[--n], NULL);
-}
-
 uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take, void *context, const bool *stop,
                           uint64_t *unknown)
 {
@@ -368,7 +350,7 @@ uint64_t disk_folder_scan(const struct disk_folder *folder, disk_found_fn *take,
                 return 0;
         }
         pthread_mutex_init(&scan.mutex, NULL);
-        scan_by_threads(&scan);
+        threads_run(SCAN_THREADS, "disk-scan", scan_names, &scan);
         pthread_mutex_destroy(&scan.mutex);
         closedir(scan.dir);
         if (scan.unknown > 0)

@@ -28,7 +28,6 @@
 #include <string.h>
 
 #define CLAIM_NS (UINT64_C(60) * 1000000000)
-#define OPEN_THREADS 15 /* of records, beside the one that waits for them */
 
 /* ---- what an earlier run has left ---- */
 
@@ -350,8 +349,9 @@ struct openings {
         size_t n, next; /* next: atomic */
 };
 
-static void open_records(struct openings *all)
+static void open_records(void *arg)
 {
+        struct openings *all = arg;
         for (size_t i; (i = __atomic_fetch_add(&all->next, 1, __ATOMIC_RELAXED)) < all->n;) {
                 struct opened *model = &all->v[i];
                 model->record = (struct commit_record){.file.fd = -1, .manifest.fd = -1};
@@ -359,25 +359,6 @@ static void open_records(struct openings *all)
                         check_parts(model->e, model->n, &model->error)
                                 ?: commit_record_open_consume_fd(&model->record, take_fd(&model->e->fd), &model->error);
         }
-}
-
-static void *open_beside(void *arg)
-{
-        thread_begin("recover");
-        open_records(arg);
-        return NULL;
-}
-
-/* On as many threads as it may start: this one is enough. */
-static void open_all(struct openings *all)
-{
-        pthread_t threads[OPEN_THREADS];
-        size_t n = 0;
-        while (n < OPEN_THREADS && n + 1 < all->n && thread_start(&threads[n], NULL, open_beside, all) == 0)
-                n++;
-        open_records(all);
-        while (n > 0)
-                pthread_join(threads[--n], NULL);
 }
 
 static void restore_model(struct persist *persist, struct opened *model)
@@ -506,7 +487,8 @@ static void restore_all(struct persist *persist, struct inheritance *all, const 
                 require(models.v != NULL); /* at the start */
                 models.v[models.n++] = (struct opened){.e = e, .n = n};
         }
-        open_all(&models);
+        size_t beside = models.n > THREADS_BESIDE ? THREADS_BESIDE : models.n > 0 ? models.n - 1 : 0;
+        threads_run((unsigned)beside, "recover", open_records, &models);
         for (size_t i = 0; i < models.n; i++) /* before the leases of processes */
                 restore_model(persist, &models.v[i]);
         free(models.v);
