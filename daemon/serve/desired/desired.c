@@ -1168,7 +1168,7 @@ bool desired_set_priority(struct desired *d, const char *name, unsigned priority
                 if (!is_pending(m))
                         continue;
                 found = true;
-                if (desired_priority(m) == priority && m->spec.settings.priority > 0)
+                if (m->spec.settings.priority == priority)
                         continue;
                 leave(m);
                 m->spec.settings.priority = priority;

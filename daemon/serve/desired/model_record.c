@@ -7,11 +7,9 @@
 
 bool model_record_equal(const struct model_record *a, const struct model_record *b)
 {
-        const struct model_settings *x = &a->settings, *y = &b->settings;
         bool equal = same_text(a->name, b->name) && same_text(a->source, b->source) &&
                      same_text(a->pattern, b->pattern) && a->verified == b->verified && a->ranks == b->ranks &&
-                     x->keep_alive_ns == y->keep_alive_ns && x->drain_timeout_ns == y->drain_timeout_ns &&
-                     x->priority == y->priority && x->pinned == y->pinned && a->n_devices == b->n_devices;
+                     settings_equal(&a->settings, &b->settings) && a->n_devices == b->n_devices;
         for (size_t i = 0; equal && i < a->n_devices; i++)
                 equal = strcmp(a->devices[i].uuid, b->devices[i].uuid) == 0;
         return equal;
