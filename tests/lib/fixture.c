@@ -73,6 +73,13 @@ void fixture_begin_default(void)
         fixture_begin(NULL);
 }
 
+void fixture_pin_witness(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        client_ok(c, streamer_pin(c, "witness", 1), "pin");
+        streamer_close(c);
+}
+
 void fixture_account(void)
 {
         account = account_of(&test_daemon);

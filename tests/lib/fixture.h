@@ -24,6 +24,8 @@ extern struct model *fixture_witness;
 /* Adds the root to `flags`; NULL flags: `--device host=256MiB`. */
 void fixture_begin(const char *const *flags);
 void fixture_begin_default(void); /* fixture_begin(NULL) */
+/* Other models are evicted then. */
+void fixture_pin_witness(void);
 /* Unloads all models but the witness. Fails if that has changed, the daemon does not use what it used at
  * fixture_account(), or does not end with 0. */
 void fixture_end(void);

@@ -164,15 +164,19 @@ TEST(an_object_beyond_the_budget_is_not_stored_and_evicts_nothing)
         stop();
 }
 
-TEST(what_a_pinned_model_has_is_not_evicted)
+/* The first source. */
+static void load_pinned(void)
 {
-        start_with_budget("9MiB");
         client_ok(client,
                   client_load_with(
                           client,
                           (streamer_load_opts){.source = source(0), .name = "pinned", .flags = STREAMER_LOAD_PIN}),
                   "load");
-        await_entries(1);
+}
+
+/* Of two entries, which fit, when a third is stored. */
+static void the_pinned_one_stays(void)
+{
         client_load(client, source(1), "second");
         await_entries(2);
         client_load(client, source(2), "third");
@@ -185,28 +189,23 @@ TEST(what_a_pinned_model_has_is_not_evicted)
         stop();
 }
 
+TEST(what_a_pinned_model_has_is_not_evicted)
+{
+        start_with_budget("9MiB");
+        load_pinned();
+        await_entries(1);
+        the_pinned_one_stays();
+}
+
 /* By its URL, and then pinned as an object of the store. */
 TEST(what_a_pinned_model_has_was_stored_under_another_name)
 {
         const char *url = format_text("%s/b/m0/model.safetensors", store.url);
         start_with_budget("9MiB");
         store_behind(url, models[0], 1);
-        client_ok(client,
-                  client_load_with(
-                          client,
-                          (streamer_load_opts){.source = source(0), .name = "pinned", .flags = STREAMER_LOAD_PIN}),
-                  "load");
+        load_pinned();
         ck_assert_str_eq(from_of("pinned"), "disk");
-        client_load(client, source(1), "second");
-        await_entries(2);
-        client_load(client, source(2), "third");
-        AWAIT(client_metric(client, "streamerd_disk_cache_evictions_total") == 1 && disk_number("entries") == 2);
-        client_unload(client, "second");
-        client_unload(client, "third");
-        client_unload(client, "pinned");
-        client_wait_used(client, 0);
-        ck_assert(is_stored(0));
-        stop();
+        the_pinned_one_stays();
 }
 
 TEST(the_file_system_keeps_what_min_free_says)

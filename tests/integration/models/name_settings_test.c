@@ -12,9 +12,7 @@
 static void begin(void)
 {
         fixture_begin((const char *const[]){"--device", "host=30MiB", NULL});
-        streamer_client *c = client_open(&test_daemon);
-        client_ok(c, streamer_pin(c, "witness", 1), "pin");
-        streamer_close(c);
+        fixture_pin_witness();
 }
 
 static char *path_of(const char *name)
