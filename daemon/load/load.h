@@ -333,7 +333,7 @@ struct loads {
         /* loads_notify_arrivals() is to be called then. NULL: each arrival is notified at once. */
         void (*arrives_later)(struct loads *loads, uint64_t at_ns);
         /* Requests of the load (load->answers) have ended, in a turn of the loop of its own; `subscribed`: some have
-         * subscribers. NULL: nobody waits. */
+         * subscribers. NULL: not called. */
         void (*ended)(struct load *load, bool subscribed);
         /* What is stored from now on may evict entries of the disk cache. NULL: no model is pinned. */
         void (*stores)(struct loads *loads);

@@ -79,7 +79,7 @@ struct load_request *load_request_free(struct load_request *request);
 int load_request_check(const struct load_request *request, const struct generation *generation, struct error *error);
 /* Gives its name, if the generation has that, the settings that it asks for, and may. */
 void load_request_apply(const struct load_request *request, struct generation *generation);
-/* Those of a new name that nobody has asked for. */
+/* What a name begins with, before requests change it. */
 struct model_settings load_name_settings(const struct loads *loads, const char *name, const struct device *device);
 /* The load is about to be settled. */
 void load_settle_requests(struct load *load);
@@ -210,8 +210,8 @@ enum coalesced {
         COALESCE_LOADS,  /* the targets that are open */
 };
 enum coalesced load_coalesce(struct load *load);
-/* `to` gets a name that another generation of the load has, with its charge and the settings that nobody has asked for,
- * unless it has that name. */
+/* `to` gets a name that another generation of the load has, with its charge and the settings that a name begins
+ * with, unless it has that name. */
 int load_give_name(const struct load *load, struct model_name *name, struct generation *to, struct error *error);
 
 /* ---- load.c ---- */

@@ -200,7 +200,8 @@ static void set_combined(struct generation *generation, const struct model_setti
         generation_settings_changed(generation);
 }
 
-/* A name was removed, or (else NULL) has other settings: what its names make together, with those of its ranks. */
+/* Computes the combined settings of the generation and its ranks anew. `changed`: the name whose settings have changed;
+ * NULL: one was removed. */
 static void combine_settings(struct generation *generation, const struct model_name *changed)
 {
         bool is_alone = generation->n_ranks < 2 && generation->names.next == generation->names.prev;
@@ -239,7 +240,8 @@ void model_name_change_settings(struct model_name *name, const struct settings_c
         name_settings_changed(name);
 }
 
-/* What is asked for of the name from now on stands above what another generation had under it. */
+/* Copies the settings in `which` from the same name of another generation, but for those that have been asked for of
+ * this one. */
 static void inherit_settings(struct model_name *name, const struct model_name *from, unsigned which)
 {
         const struct settings_change change = {which & SETTINGS_OF_NAME & ~name->asked, from->settings};

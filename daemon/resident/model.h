@@ -170,8 +170,8 @@ struct generation {
         struct list leases;
         unsigned n_leases;
         unsigned refs; /* of work that may touch the memory: the load, a verify */
-        /* What its names, and those of its ranks, make together (settings_combine): by model.c alone. Without a name
-         * the last one's, and not pinned. */
+        /* The combined settings of its names and its ranks' (settings_combine), which model.c alone writes. Without a
+         * name: those of the last one, not pinned. */
         struct model_settings settings;
         uint64_t last_used_ns;       /* load, attach, detach */
         uint64_t deadline_ns;        /* as it is in the tree of idle.c */
@@ -267,7 +267,7 @@ struct resident {
         size_t n_published; /* of those that are ready */
         uint64_t n_readied; /* how often one became ready */
         struct tree by_number, by_identity, by_digest, by_source;
-        uint64_t n_cached, n_partly_cached; /* cached generations, and those of them that lack a rank */
+        uint64_t n_cached, n_partly_cached; /* cached generations; those among them that lack a rank */
         struct idle idle[RESIDENT_DEVICES]; /* by device number */
         struct tree deadlines;              /* of generations, by the earliest time at which they may expire (idle.c) */
         struct tree callers;                /* for whom models were loaded (callers.h) */
@@ -395,7 +395,7 @@ const struct caller *model_name_caller(const struct model_name *name);
 /* Another path to the same files was loaded under it. The caller of this function reports the change. STREAMER_ENOMEM.
  */
 int model_name_set_source(struct model_name *name, const char *source, const struct caller *caller);
-/* All of its settings, of which these were `asked` for: at first those that nobody has asked for, 0. */
+/* Sets all of them. `asked`: those that a request or a verb has asked for; 0 at first. */
 void model_name_set_settings(struct model_name *name, const struct model_settings *settings, unsigned asked);
 /* What a request or a verb asks for. The caller of these two reports the change, if clients are to be notified. */
 void model_name_change_settings(struct model_name *name, const struct settings_change *change);
@@ -490,8 +490,8 @@ void generation_used(struct generation *generation);
 /* It serves from now on; the generations that served its names on its device drain. */
 void generation_ready(struct generation *generation);
 /* The name, which it has, leads to it alone on its device: another that serves under the name loses it, drains for the
- * drain timeout of this one, passes on the settings of the name that nobody has asked for since, and stays in the fd
- * store until this one is there; one that has failed under it loses it, too. */
+ * drain timeout of this one, passes on those settings of the name that have not been asked for since, and stays in
+ * the fd store until this one is there; one that has failed under it loses it, too. */
 void generation_take_over(struct generation *generation, const char *name);
 void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed (the model is resident already): it ends, without an event unless one of it was sent. */

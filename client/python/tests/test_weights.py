@@ -20,7 +20,7 @@ ONE, TWO, GONE = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2, 3))
 
 
 def choose(folder: str) -> list[str]:
-    """The rule of vLLM's loader: of the files of the folder itself, those that the index names, if there is one."""
+    """What vLLM's loader reads: the files of the folder itself; with an index, those of them that it names."""
     files = sorted((str(path) for path in Path(folder).glob("*.safetensors")), key=natural)
     index = os.path.join(folder, INDEX)
     if os.path.isfile(index):

@@ -58,7 +58,7 @@ struct disk_cache {
         struct disk_limits limits;
         struct list sources; /* of struct disk_source */
         struct buckets sources_by_id;
-        size_t n_sources, most_sources; /* beyond which those that are not complete are dropped */
+        size_t n_sources, most_sources; /* if there are more, the incomplete ones are dropped */
         uint64_t noted_ns;              /* the latest time of one */
         struct list entries;
         struct buckets by_id, by_place;

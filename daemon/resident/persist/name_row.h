@@ -26,7 +26,7 @@ struct name_row {
         struct caller caller; /* for whom it was loaded under this name */
         struct model_settings settings;
         uint32_t owner;   /* of the name */
-        uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: nobody, or the model's caller */
+        uint64_t charged; /* uid + 1 of the user who is charged for the name; 0: none, or the model's caller */
         uint32_t rank, n_ranks;
         uint64_t order;                   /* of the names of one generation: ascending, the oldest first */
         uint64_t models[NAME_ROW_MODELS]; /* ids in the store, the newest first */
