@@ -42,11 +42,10 @@ int64_t channel_deadline(const struct streamer_client *c)
 
 /* ---- lifecycle ---- */
 
-struct streamer_client *channel_new_consume_fd(int fd, struct fault *fault)
+struct streamer_client *channel_new(struct fault *fault)
 {
         struct streamer_client *c = calloc(1, sizeof(*c));
         if (!c || !(c->fault = fault ? fault_ref(fault) : fault_new())) {
-                close(fd);
                 free(c);
                 return NULL;
         }
@@ -58,7 +57,7 @@ struct streamer_client *channel_new_consume_fd(int fd, struct fault *fault)
         pthread_mutex_init(&c->lock, NULL);
         atomic_init(&c->refs, 1);
         c->pid = getpid();
-        c->fd = fd;
+        c->fd = -1;
         c->events_end = &c->events;
         readiness_init(&c->readiness);
         frame_reader_init(&c->in);

@@ -163,8 +163,8 @@ static inline const char *object_state(const msgpack_object *o, const char *cons
 int channel_check(const struct streamer_client *c);
 bool channel_forked(const struct streamer_client *c);
 
-/* Takes over a connected socket. `fault` NULL: one of its own. NULL on ENOMEM (then the socket is closed). */
-struct streamer_client *channel_new_consume_fd(int fd, struct fault *fault);
+/* Without a socket: who connects it sets `fd`. `fault` NULL: one of its own. NULL on ENOMEM. */
+struct streamer_client *channel_new(struct fault *fault);
 struct streamer_client *channel_ref(struct streamer_client *c);
 void channel_unref(struct streamer_client *c);
 void channel_close(struct streamer_client *c);

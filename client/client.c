@@ -121,14 +121,23 @@ static int open_socket(const char *path, int64_t deadline, int *out)
 
 #define NAME_SIZE 160
 
+static char *put_text(char *to, const char *text, size_t most)
+{
+        return mempcpy(to, text, strnlen(text, most));
+}
+
 /* "python3@llama-0 (libstreamer-client 0.1.0)": for a daemon that does not see this process. In a pod the host's name
- * is the pod's. */
+ * is the pod's. Without printf(), whose first call in a process takes as long as the connection. */
 static void own_name(char name[NAME_SIZE])
 {
+        static const char library[] = " (libstreamer-client " STREAMERD_VERSION ")";
         char host[64] = "";
+        _Static_assert(64 + 1 + sizeof(host) + sizeof(library) <= NAME_SIZE, "the longest name");
         gethostname(host, sizeof(host) - 1);
-        snprintf(name, NAME_SIZE, "%.64s@%.63s (libstreamer-client " STREAMERD_VERSION ")",
-                 program_invocation_short_name, host);
+        char *end = put_text(name, program_invocation_short_name, 64);
+        *end++ = '@';
+        end = put_text(end, host, sizeof(host));
+        memcpy(end, library, sizeof(library));
         for (char *c = name; *c; c++)
                 if (*c < ' ' || *c > '~')
                         *c = '?';
@@ -193,22 +202,27 @@ static int refused(const streamer_client *c, int rc)
                          (int)channel_daemon(c), c->path);
 }
 
-/* *lost: the daemon ended the connection before it answered. */
+/* What the first message needs is made before the connection: the daemon, which wakes at that, finds the message there.
+ * *lost: the daemon ended the connection before it answered. */
 static int dial(const char *path, bool lazy, int64_t deadline, struct fault *fault, bool *lost,
                 struct streamer_client **out)
 {
-        int fd = -1;
-        int rc = open_socket(path, deadline, &fd);
-        if (rc != 0)
-                return rc;
-        streamer_client *c = channel_new_consume_fd(fd, fault);
+        streamer_client *c = channel_new(fault);
         if (!c)
                 return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
-        if (!(c->path = strdup(path)))
-                rc = fail(c, STREAMER_ENOMEM, "no memory for a client");
+        int rc = (c->path = strdup(path)) ? 0 : fail(c, STREAMER_ENOMEM, "no memory for a client");
         rc = rc ?: queue_hello(c);
-        if (rc == 0 && !lazy)
-                rc = greet(c, deadline);
+        if (rc != 0) {
+                rc = refused(c, rc);
+                channel_unref(c);
+                return rc;
+        }
+        rc = open_socket(path, deadline, &c->fd);
+        if (rc != 0) {
+                channel_unref(c);
+                return rc;
+        }
+        rc = lazy ? 0 : greet(c, deadline);
         if (rc != 0) {
                 *lost = c->dead == STREAMER_EUNREACHABLE;
                 rc = refused(c, rc);
