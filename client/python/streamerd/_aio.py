@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import concurrent.futures
+import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -20,6 +23,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+async def in_thread(call: Callable[[], R]) -> R:
+    """asyncio.to_thread() in a thread of its own: a task that is cancelled, and a loop that ends, do not wait for the call,
+    nor does it take one of the threads that the application uses."""
+
+    def run(future: concurrent.futures.Future[R]) -> None:
+        try:
+            future.set_result(call())
+        except BaseException as e:
+            future.set_exception(e)
+        del future  # the exception's traceback refers to this frame
+
+    future: concurrent.futures.Future[R] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+    _thread.start_new_thread(contextvars.copy_context().run, (run, future))
+    return await asyncio.wrap_future(future)
 
 
 class _Waiting:
