@@ -231,10 +231,10 @@ static int attach(struct streamer_lease *lease, const char *model, const streame
                                                .digest = o->digest,
                                                .generation = o->generation,
                                                .ready = (o->flags & STREAMER_ATTACH_READY) != 0}};
-        /* So that the daemon does not wait for a call that has ended; the earlier of the two clocks decides. */
+        /* The daemon ends the wait, and says what for. */
         if (timeout_ms > 0)
                 request.u.attach.timeout_ms = (uint64_t)timeout_ms;
-        int rc = channel_call(lease->client, &request, &call, deadline_in_ms(timeout_ms));
+        int rc = channel_call(lease->client, &request, &call, channel_deadline_after(timeout_ms));
         if (rc != 0)
                 return missing_model_explain(lease->client, model, rc);
         rc = lease_map(lease, &call);

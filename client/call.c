@@ -67,19 +67,27 @@ static void pack_request(struct writer *w, const char *verb, uint64_t id, const 
         }
 }
 
-/* How long a reply may take: verbs that wait for a load or read a whole model have no limit of their own, unless the
- * caller set one. */
+/* It reads or removes files without a limit. */
+static bool takes_long(const char *verb, const json_t *args)
+{
+        static const char *const verbs[] = {"cache_remove", "cache_verify", "diff", "fetch", "verify"};
+        for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+                if (strcmp(verbs[i], verb) == 0)
+                        return true;
+        return strcmp(verb, "load") == 0 && json_is_true(json_object_get(args, "dry_run"));
+}
+
+/* How long a reply may take: verbs that wait for a load, or take long, have no limit of their own, unless the caller
+ * set one. */
 static int64_t deadline_of(const streamer_client *c, const char *verb, const json_t *args)
 {
         int64_t usual = channel_deadline(c);
-        bool dry_run = strcmp(verb, "load") == 0 && json_is_true(json_object_get(args, "dry_run"));
         if (strcmp(verb, "wait") == 0) {
                 json_int_t ms = json_integer_value(json_object_get(args, "timeout_ms"));
                 bool endless = ms <= 0 || ms > INT32_MAX || usual == NEVER;
                 return endless ? NEVER : usual + (int64_t)ms * 1000000;
         }
-        bool reads = strcmp(verb, "verify") == 0 || strcmp(verb, "fetch") == 0 || strcmp(verb, "diff") == 0;
-        return (reads || dry_run) && !c->timeout_given ? NEVER : usual;
+        return takes_long(verb, args) && !c->timeout_given ? NEVER : usual;
 }
 
 /* ---- the reply ---- */
@@ -298,7 +306,8 @@ static int begin_page(struct exchange *x)
         struct call *call = &x->calls[x->n_begun % AT_ONCE];
         struct writer w;
         require(x->n_begun - x->n_taken < AT_ONCE);
-        *call = (struct call){.id = ++c->last_id, .take = take_page, .arg = x};
+        *call = (struct call){
+                .id = ++c->last_id, .take = take_page, .arg = x, .slow = takes_long(x->verb, x->args) ? x->verb : NULL};
         if (strcmp(x->verb, "subscribe") == 0)
                 call->accept = accept_subscribe;
         writer_init(&w);

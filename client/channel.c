@@ -23,6 +23,7 @@
 
 #define OUT_MAX (2u * FRAME_MAX) /* of unsent requests; a daemon that takes none is stuck */
 #define LOOKS_MAX 64
+#define REASON_NS (1000 * INT64_C(1000000))
 #define OUT_RETRY_NS (20 * INT64_C(1000000)) /* while another thread sits in poll() for input alone */
 
 bool channel_forked(const struct streamer_client *c)
@@ -38,6 +39,11 @@ int channel_check(const struct streamer_client *c)
 int64_t channel_deadline(const struct streamer_client *c)
 {
         return deadline_in_ms(c->timeout_ms);
+}
+
+int64_t channel_deadline_after(int timeout_ms)
+{
+        return timeout_ms < 0 ? NEVER : deadline_in_ms(timeout_ms) + REASON_NS;
 }
 
 /* ---- lifecycle ---- */
@@ -482,7 +488,9 @@ int channel_await(struct streamer_client *c, struct call *call, int64_t deadline
 {
         require(call->by_id.linked || call->done);
         int rc = wait_greeted(c, call->epoch, call_done, call, deadline);
-        if (rc == STREAMER_ETIMEOUT)
+        if (rc == STREAMER_ETIMEOUT && call->slow)
+                fail(c, rc, "%s: not done in the given time", call->slow);
+        else if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
         channel_end(c, call);
         if (rc != 0)

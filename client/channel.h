@@ -75,6 +75,7 @@ struct call {
          * False: it cannot. NULL: every message is decoded. */
         bool (*take)(struct call *call, const void *data, size_t len);
         void *arg;
+        const char *slow; /* the verb, if the reply may take long: that it has not come says nothing of the daemon */
         bool done, taken;
         int code; /* not 0: the reply came, but not all of its descriptors */
         struct message reply;
@@ -225,6 +226,9 @@ void channel_fail(struct streamer_client *c, int code, const char *text);
 int channel_error(const struct streamer_client *c);
 
 int64_t channel_deadline(const struct streamer_client *c); /* of one reply, from now */
+
+/* Of a request that the daemon ends after this time with the reason, which has a second more to arrive. -1: NEVER. */
+int64_t channel_deadline_after(int timeout_ms);
 
 /* The process that listens on the socket; 0: unknown, or in another PID namespace. */
 pid_t channel_daemon(const struct streamer_client *c);

@@ -67,7 +67,7 @@ int streamer_fetch(streamer_client *client, const char *source, const char *file
                 return rc;
         struct contents contents = {.data = NULL};
         do {
-                struct call call = {0};
+                struct call call = {.slow = "fetch"};
                 struct request request = {.verb = VERB_fetch,
                                           .u.fetch = {.source = resolved, .file = file, .more = contents.more}};
                 rc = channel_call(client, &request, &call, deadline_of(client));

@@ -162,7 +162,7 @@ static int map_segment(streamer_publication *p, struct lent_segment *s, struct c
 
 static int request_segment(streamer_publication *p, struct lent_segment *s)
 {
-        struct call call = {0};
+        struct call call = {.slow = "publish_segment"};
         struct request request = {.verb = VERB_publish_segment,
                                   .u.publish_segment = {.claim = p->claim, .bytes = s->bytes}};
         if (s->mapped)

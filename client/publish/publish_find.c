@@ -101,10 +101,10 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
                                                      .claim = claim != NULL,
                                                      .replace = (o.flags & STREAMER_PUBLISH_REPLACE) != 0,
                                                      .wait = (o.flags & STREAMER_PUBLISH_NO_WAIT) == 0}};
-        /* So that the daemon does not wait for a call that has ended; the earlier of the two clocks decides. */
+        /* The daemon ends the wait, and says what for. */
         if (timeout_ms > 0)
                 request.u.publish_find.timeout_ms = (uint64_t)timeout_ms;
-        rc = channel_call(client, &request, &call, deadline_in_ms(timeout_ms));
+        rc = channel_call(client, &request, &call, channel_deadline_after(timeout_ms));
         if (rc != 0)
                 return missing_model_explain(client, by_name ? o.base : NULL, rc);
         const msgpack_object *reply = &call.reply.unpacked.data;

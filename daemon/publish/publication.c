@@ -83,7 +83,7 @@ void publications_init(struct publications *publications)
 struct publication *publications_find(struct publications *publications, const char *name, const struct device *device)
 {
         list_each_item (struct publication, p, bucket(&publications->by_name, hash_text(name)), by_name)
-                if (p->device == device && strcmp(p->name, name) == 0)
+                if ((device == NULL || p->device == device) && strcmp(p->name, name) == 0)
                         return p;
         return NULL;
 }

@@ -75,13 +75,24 @@ void deferred_orphan(struct deferred *d)
                 deferred_free(d);
 }
 
-void deferred_time_out(struct deferred *d, const char *what, const char *why)
+void deferred_time_out(struct deferred *d, const struct error *error)
 {
-        session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", what, why);
+        session_error(d->session, d->request.id, error);
         deferred_orphan(d);
 }
 
 /* ---- waiting ---- */
+
+/* Why the model is not ready. */
+static int not_ready(struct server *server, const char *model, struct error *error)
+{
+        const struct publication *p = publications_find(&server->publications, model, NULL);
+        if (p == NULL)
+                return error_set(error, STREAMER_ETIMEOUT, "%s: still loading", model);
+        if (p->pid == 0)
+                return error_set(error, STREAMER_ETIMEOUT, "%s: another process is still publishing it", model);
+        return error_set(error, STREAMER_ETIMEOUT, "%s: process %d is still publishing it", model, (int)p->pid);
+}
 
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
 {
@@ -122,12 +133,12 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
         if (r != DEFERRED_WAITS)
                 return r;
         if (timeout_ms == 1) /* the client only looks */
-                return error_set(error, STREAMER_ETIMEOUT, "%s: still loading", model);
+                return not_ready(session->server, model, error);
         struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
                 return error->code;
         if (timeout_ms > 0)
-                deferred_set_deadline(d, model, "still loading", timeout_ms);
+                deferred_set_deadline(d, model, NULL, timeout_ms);
         deferred_await_change(d, model, try);
         return 0;
 }
@@ -163,7 +174,11 @@ bool deferred_answer(struct loop_task *loop_task)
         if (server->closing || d == NULL)
                 return false;
         if (d->deadline_ns != 0 && now_ns() >= d->deadline_ns) {
-                deferred_time_out(d, d->subject, d->why);
+                if (d->why == NULL)
+                        not_ready(server, d->subject, &error);
+                else
+                        error_set(&error, STREAMER_ETIMEOUT, "%s: %s", d->subject, d->why);
+                deferred_time_out(d, &error);
                 return true;
         }
         list_remove(&d->in_server);

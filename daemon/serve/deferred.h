@@ -27,7 +27,7 @@ struct deferred {
         struct quota_charge charge;
         deferred_try_fn *try; /* when something has changed, if it waits for that */
         const char *subject;  /* what it waits for: a model, as a rule; the request's or constant */
-        const char *why;      /* in the error of its deadline; constant */
+        const char *why;      /* in the error of its deadline; constant. NULL: the model is not ready */
         uint64_t deadline_ns;
         uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
@@ -51,13 +51,13 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
 void deferred_await_change(struct deferred *deferred, const char *subject, deferred_try_fn *try);
 
 /* Answers after timeout_ms, and a tick at most, with an error about the model, its subject; d->why may change until
- * then. */
+ * then. `why` NULL: the error says whether the model loads, or which process publishes it. */
 void deferred_set_deadline(struct deferred *deferred, const char *model, const char *why, uint64_t timeout_ms);
 
 /* The client has disconnected, or is answered: frees it, unless it is another's. */
 void deferred_orphan(struct deferred *deferred);
-/* The time is over: answers so, and then likewise. */
-void deferred_time_out(struct deferred *deferred, const char *what, const char *why);
+/* The time is over: answers with this error, and then likewise. */
+void deferred_time_out(struct deferred *deferred, const struct error *error);
 
 /* ---- the server's ---- */
 

@@ -133,11 +133,11 @@ int verb_task_begin_source(struct verb_task *task, int r, const char *source, co
         return verb_task_begin(task, r, remote ? QUOTA_FETCH_REMOTE : QUOTA_FETCH_LOCAL, error);
 }
 
-void verb_task_pause(struct verb_task *task, const char *model, const char *why, deferred_try_fn *try)
+void verb_task_pause(struct verb_task *task, const char *model, deferred_try_fn *try)
 {
         require(task->running.amount == 1 && !task->working);
         list_remove(&task->link);
-        task->deferred.why = why;
+        task->deferred.why = NULL;
         deferred_await_change(&task->deferred, model, try);
         quota_adjust(&task->running, 0);
         start_queued(task->server);
@@ -199,8 +199,12 @@ bool verb_tasks_tick(struct server *server, uint64_t now)
         start_queued(server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
                 struct deferred *d = &task->deferred;
-                if (task->deadline_ns != 0 && now >= task->deadline_ns && d->session != NULL)
-                        deferred_time_out(d, verb_desc(d->request.verb)->name, "the storage did not answer in time");
+                if (task->deadline_ns == 0 || now < task->deadline_ns || d->session == NULL)
+                        continue;
+                struct error error;
+                error_set(&error, STREAMER_ETIMEOUT, "%s: the storage did not answer in time",
+                          verb_desc(d->request.verb)->name);
+                deferred_time_out(d, &error);
         }
         return !list_empty(&server->queued) || !list_empty(&server->started);
 }

@@ -63,7 +63,7 @@ void verb_task_set_deadline(struct verb_task *task);
 
 /* Of one that is started and has no work in flight: it does not count against its user until a change of the model
  * after which `try` calls verb_task_resume(). `why`: what it waits for. */
-void verb_task_pause(struct verb_task *task, const char *model, const char *why, deferred_try_fn *try);
+void verb_task_pause(struct verb_task *task, const char *model, deferred_try_fn *try);
 /* Queues one that is paused: start() is called when it is its turn. May free it. */
 void verb_task_resume(struct verb_task *task);
 

@@ -63,6 +63,9 @@ ADMISSION_LOG_SECONDS = 5.0
 # Of one connection at once: fewer than limits.requests_per_client.
 OPENINGS = 32
 
+# Of a question that only explains an error.
+_PUBLISHER_SECONDS = 0.1
+
 _BUDGET = "to give the daemon more, set STREAMERD_HOST_BUDGET (50%) and end it: streamerctl shutdown"
 
 
@@ -221,8 +224,8 @@ class Request:
                 interruptibly(call, self._deadline, late)
         except (NotFoundError, OutOfMemoryError) as e:
             raise self._explained(e, client) from None
-        except TimedOutError:
-            raise self._refusal or TimedOutError(late) from None
+        except TimedOutError as e:
+            raise self._refusal or e from None
         except LimitError as e:
             self._refusal = e
             if self.remaining() == 0:
@@ -236,10 +239,13 @@ class Request:
         budget."""
         if isinstance(error, OutOfMemoryError):
             return OutOfMemoryError(f"{error}: {_BUDGET}") if client.own else error
-        if "://" in self.source or is_local(self.source):
+        if not self._is_name():
             return error
         models = client.call("list")["models"]
         return NotFoundError(explain_missing(self.source, [m["name"] for m in models if m["state"] != "failed"]))
+
+    def _is_name(self) -> bool:
+        return "://" not in self.source and not is_local(self.source)
 
     def _start(self) -> tuple[Client, Handle | None]:
         client = self.connect()
@@ -291,7 +297,7 @@ class Request:
         lease = Handle(LEASE)
         code = library().streamer_op_lease(op.pointer, slice_ms, byref(lease.pointer))
         if code == E_TIMEOUT:
-            self._wait_on(op)
+            self._wait_on(client, op)
             return None
         client.openings = [other for other in client.openings if other() is not op]
         if code != 0:
@@ -306,11 +312,26 @@ class Request:
         """Seconds until the timeout."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def _wait_on(self, op: Handle) -> None:
+    def _wait_on(self, client: Client, op: Handle) -> None:
         self.bar.show_operation(op.pointer)
         if self.remaining() == 0:
             self.bar.close()
-            raise TimedOutError(f"{self.source}: not loaded in the given time; the load continues")
+            raise TimedOutError(self._publishing(client) or f"{self.source}: not loaded in the given time; the load continues")
+
+    def _publishing(self, client: Client) -> str | None:
+        """That another process publishes the model of this name, if one does."""
+        from ._publication import find
+
+        if not self._is_name():
+            return None
+        device = os.fsdecode(self._attach.device or b"host")
+        try:
+            found = find(
+                client, self.source, {}, base=None, device=device, claim=False, wait=False, timeout=_PUBLISHER_SECONDS
+            )  # fmt: skip
+        except Error:
+            return None
+        return found.explain(self.source) if found.state == "claimed" else None
 
 
 def finish(request: Request, client: Client, op: Handle) -> Model[Any]:

@@ -289,7 +289,7 @@ class Found(NamedTuple):
         if self.state == "stale":
             return f"{name}: the published model is out of date: the files of its base have changed"
         if self.state == "claimed":
-            return f"{name}: process {self.pid} is publishing it"
+            return f"{name}: {f'process {self.pid}' if self.pid else 'another process'} is still publishing it"
         return f"{name}: there is no published model of this name"
 
 

@@ -240,7 +240,7 @@ def admitted(
         try:
             publication = claimed(client, name, key, device, wait, deadline)
         except TimedOutError as e:
-            raise _late(refusal) if refusal else e from None
+            raise TimedOutError(f"{e}; before that: {refusal}") if refusal else e from None
         try:
             publication.begin(sizes)
             return publication
@@ -253,8 +253,8 @@ def admitted(
         if not wait or _exceeds_budget(client, device, sizes):
             raise refusal
         now = time.monotonic()
-        if deadline is not None and now >= deadline:
-            raise _late(refusal)
+        if deadline is not None and now + 2 * RETRY_SECONDS >= deadline:
+            raise TimedOutError(f"not admitted in the given time: {refusal}")
         if not logged and now - since >= ADMISSION_LOG_SECONDS:
             logged = True
             warn("%s: waits for memory: %s", name, refusal)
@@ -265,10 +265,6 @@ def _exceeds_budget(client: Client, device: str, sizes: list[int]) -> bool:
     """Whether no wait can help."""
     devices = client.call("status")["devices"]
     return any(row["device"] == device and sum(sizes) > row["budget"] for row in devices)
-
-
-def _late(refusal: Error) -> TimedOutError:
-    return TimedOutError(f"not admitted in the given time: {refusal}")
 
 
 def entry_of(part: Part, storage: int) -> Entry:

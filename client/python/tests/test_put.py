@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +110,36 @@ def test_a_third_generation_fails_by_name_or_waits_for_the_readers(daemon: Daemo
     held.clear()
     thread.join(30)
     assert made[0]["scalar"] == 5
+
+
+def test_a_timeout_names_the_process_that_publishes(daemon: Daemon) -> None:
+    """And not the daemon, which is well."""
+    begun, end = threading.Event(), threading.Event()
+
+    def values() -> Iterator[torch.Tensor]:
+        begun.set()
+        assert end.wait(60)
+        yield torch.ones(2)
+
+    part = _put.part_of("w", torch.ones(2))
+    thread = threading.Thread(target=lambda: _put.put_parts([part], values(), "m"))
+    thread.start()
+    assert begun.wait(30)
+    why = f"^m: process {os.getpid()} is still publishing it$"
+    module = nn.Linear(2, 2)
+    with pytest.raises(streamerd.TimedOutError, match=why):
+        streamerd.put(tensors(), "m", wait=True, timeout=0.1)
+    with pytest.raises(streamerd.TimedOutError, match=why):
+        streamerd.open("m", timeout=0.1)
+    with pytest.raises(streamerd.TimedOutError, match=why):
+        streamerd.publish(module, "m", key={}, timeout=0.1)
+    with pytest.raises(streamerd.TimedOutError, match=why):
+        streamerd.load_into(module, "m", key={}, timeout=0.1)
+    with pytest.raises(streamerd.BusyError, match=why):
+        streamerd.put(tensors(), "m")
+    end.set()
+    thread.join(30)
+    assert streamerd.open("m")["w"][0] == 1
 
 
 @pytest.mark.parametrize("wait", [False, True])

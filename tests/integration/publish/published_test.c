@@ -349,7 +349,9 @@ TEST(an_attach_waits_for_the_commit)
         streamer_lease *lease, *other;
         streamer_publication *p = filled(client, &opts);
         attach.timeout_ms = 100;
-        ck_assert_int_eq(streamer_attach(reader, "tiny", &attach, &other), STREAMER_ETIMEOUT);
+        const char *why = format_text("tiny: process %d is still publishing it", (int)getpid());
+        fails(reader, STREAMER_ETIMEOUT, why, streamer_attach(reader, "tiny", &attach, &other));
+        fails(reader, STREAMER_ETIMEOUT, why, streamer_wait(reader, "tiny", 1));
         ok(client, streamer_publish_commit(p, &lease));
         ok(reader, streamer_attach(reader, "tiny", NULL, &other));
         check_model(reader, other, 1);
@@ -445,9 +447,10 @@ TEST(the_wait_for_a_claim_has_an_end)
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *p = claim_of(client, &opts, "absent"), *claim = NULL;
         opts.timeout_ms = 50;
-        ck_assert_int_eq(streamer_publish_find(other, &opts, &found, &claim), STREAMER_ETIMEOUT);
+        const char *why = format_text("%s: process %d is still publishing it", opts.name, (int)getpid());
+        fails(other, STREAMER_ETIMEOUT, why, streamer_publish_find(other, &opts, &found, &claim));
         ck_assert_ptr_null(claim);
-        ck_assert_int_eq(streamer_publish_find(other, &opts, &found, NULL), STREAMER_ETIMEOUT);
+        fails(other, STREAMER_ETIMEOUT, why, streamer_publish_find(other, &opts, &found, NULL));
         opts.flags = STREAMER_PUBLISH_NO_WAIT;
         opts.timeout_ms = 0;
         ok(other, streamer_publish_find(other, &opts, &found, &claim));

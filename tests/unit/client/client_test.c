@@ -112,6 +112,47 @@ TEST(a_late_reply_is_dropped)
         CALL_GIVES(client, "version", NULL, "{\"version\":\"right\"}");
 }
 
+TEST(a_request_that_takes_long_says_nothing_of_the_daemon)
+{
+        fake_start(&fake, "hello\n> verify\n> fetch\nend\n");
+        ck_assert_int_eq(open_with(20, &client), 0);
+        CALL_FAILS(client, "verify", "{\"model\":\"m\"}", STREAMER_ETIMEOUT, "verify: not done in the given time");
+        void *data;
+        uint64_t size;
+        FAILS(client, streamer_fetch(client, "s3://b/m", "f", &data, &size), STREAMER_ETIMEOUT,
+              "fetch: not done in the given time");
+}
+
+static void *remove_entries(void *arg)
+{
+        return (void *)(intptr_t)streamer_call(client, "cache_remove", "{\"of\":\"s3://b\"}", NULL);
+}
+
+static uint64_t last_request(void)
+{
+        lock_scope(&client->lock);
+        return client->last_id;
+}
+
+/* Of the two requests the first one has no time limit of its own. */
+TEST(a_removal_may_take_longer_than_other_replies)
+{
+        pthread_t thread;
+        void *result;
+        client =
+                fake_connect(&fake, "hello\n> cache_remove\n> status\n> version\n<2 removed=9\n< version=right\nend\n");
+        client->timeout_ms = 20;
+        client->timeout_given = false;
+        uint64_t before = last_request();
+        ck_assert_int_eq(pthread_create(&thread, NULL, remove_entries, NULL), 0);
+        AWAIT(last_request() > before);
+        ck_assert_int_eq(streamer_call(client, "status", NULL, NULL), STREAMER_ETIMEOUT);
+        client->timeout_ms = 20000;
+        CALL_GIVES(client, "version", NULL, "{\"version\":\"right\"}");
+        pthread_join(thread, &result);
+        ck_assert_int_eq((int)(intptr_t)result, 0);
+}
+
 /* The kernel names the process that called listen() last. */
 static pid_t listen_elsewhere(void)
 {

@@ -440,7 +440,7 @@ static void find_done(struct verb_task *task)
         }
         int r = take_named(find, &task->error) ?: find_decide(find, session, &task->error);
         if (r == DEFERRED_WAITS)
-                verb_task_pause(task, request_of(find)->model, "another process is publishing it", find_retry);
+                verb_task_pause(task, request_of(find)->model, find_retry);
         else if (r < 0)
                 verb_task_finish(task);
         else
