@@ -27,7 +27,23 @@ static const struct setting root_fields[] = {
 
 const struct setting_list list_roots = {ENTRIES(root_fields, char *), .takes = "a root is a path"};
 
-const struct setting_list list_also = {ENTRIES(root_fields, char *), .takes = "takes paths of folders"};
+/* It is compared with paths as the kernel gives them; a slash at the end is allowed. */
+static int check_also(const char *path, char why[SETTING_WHY])
+{
+        if (setting_check_absolute(path, why) < 0)
+                return -1;
+        for (const char *part = path; *part == '/'; part += strcspn(part, "/")) {
+                size_t len = strcspn(++part, "/");
+                bool is_dots = len > 0 && len <= 2 && strspn(part, ".") >= len;
+                if (is_dots || (len == 0 && *part != '\0'))
+                        return setting_wrong(why, "'%.150s' matches no file: name it without '.', '..' and '//'", path);
+        }
+        return 0;
+}
+
+static const struct setting also_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_also}};
+
+const struct setting_list list_also = {ENTRIES(also_fields, char *), .takes = "takes paths of folders"};
 
 static int check_key_file(const char *text, char why[SETTING_WHY])
 {
