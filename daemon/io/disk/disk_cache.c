@@ -831,7 +831,7 @@ static bool make_space(struct disk_cache *cache, uint64_t bytes)
         uint64_t missing = missing_bytes(cache, bytes), evicted = 0;
         for (uint64_t first = missing; missing > 0 && missing != UINT64_MAX && evicted < first;) {
                 struct disk_entry *e = victim(cache);
-                evicted += e->size;
+                evicted += e->bytes;
                 evict(cache, e);
                 missing = missing_bytes(cache, bytes);
         }

@@ -204,12 +204,16 @@ static int remove_tree(int at, const char *name, dev_t device, unsigned depth)
 {
         if (unlinkat(at, name, 0) == 0 || errno == ENOENT)
                 return 0;
-        if (errno != EISDIR && errno != EPERM)
+        int why = errno;
+        if (why != EISDIR && why != EPERM)
                 return -1;
         DIR *dir = open_dir(at, name);
-        if (dir == NULL)
+        if (dir == NULL) {
+                errno = errno == ENOTDIR ? why : errno;
                 return -1;
-        int r = remove_contents(dir, device, depth), why = errno;
+        }
+        int r = remove_contents(dir, device, depth);
+        why = errno;
         closedir(dir);
         errno = why;
         return r < 0 ? r : unlinkat(at, name, AT_REMOVEDIR);

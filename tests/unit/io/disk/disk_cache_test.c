@@ -8,6 +8,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -530,6 +532,34 @@ TEST(of_a_thousand_entries_those_are_evicted_that_were_used_least_recently)
                 ck_assert_msg(has_number(n) == (n * 389 % MANY >= 300), "entry %u", n);
         disk_cache_usage(cache, &usage);
         ck_assert_uint_eq(usage.entries, MANY - 300 + 1);
+}
+
+/* Whose bytes have another link: none becomes free. */
+TEST(what_is_evicted_for_space_is_counted_as_what_it_takes)
+{
+        const char *folder = suite_path("cache-%d", (int)getpid());
+        const uint64_t each = SMALL + DISK_PAGE + 2 * DISK_PAGE, of_test = SIZE + DISK_PAGE + 2 * DISK_PAGE;
+        struct disk_usage usage;
+        struct disk_space space;
+        cache = disk_cache_free(cache);
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+                SKIP("no mount namespace here");
+        must(mount("disk", folder, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=700"));
+        open_cache(UINT64_MAX);
+        cache = disk_cache_free(cache);
+        for (uint32_t n = 0; n < 8; n++)
+                leave_entry(n);
+        open_cache(UINT64_MAX);
+        must(chdir(folder));
+        must(system("i=0; for f in objects/*/data; do ln $f $((i+=1)); done"));
+        disk_cache_usage(cache, &usage);
+        ck_assert_uint_eq(usage.used, 8 * each);
+        disk_cache_space(cache, &space);
+        const struct disk_limits limits = {.budget = UINT64_MAX, .min_free = space.free - of_test + 3 * each};
+        disk_cache_configure(cache, &limits);
+        ck_assert_int_eq(store(200), DISK_FULL);
+        disk_cache_usage(cache, &usage);
+        ck_assert_uint_eq(usage.entries, 5);
 }
 
 #define SOME 200u

@@ -3,6 +3,7 @@
  * The folder of the disk cache: entries appear whole, and what is none is removed.
  */
 #include "daemon/io/disk/disk_folder.h"
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
@@ -141,6 +142,30 @@ TEST(an_entry_that_is_removed_is_not_found)
         ck_assert(strncmp(error.text, "disk cache: ", 12) == 0);
         ck_assert_uint_eq(scan(), 0);
         ck_assert_uint_eq(n_found, 0);
+}
+
+static void remove_as_another(void)
+{
+        log_set_level(LOG_LEVEL_WARN);
+        must(seteuid(65534));
+        disk_folder_remove(&folder, record.id);
+        must(seteuid(0));
+}
+
+/* By a sticky folder, as by the attribute "immutable": not because it would be a folder. */
+TEST(an_entry_that_cannot_be_removed_says_why)
+{
+        char id[DISK_NAME_SIZE];
+        if (geteuid() != 0)
+                SKIP("not root");
+        store();
+        hex_encode(id, record.id, DISK_ID_SIZE);
+        must(chmod(format_text("%s/objects", path()), 0711));
+        must(chmod(format_text("%s/objects/%s", path(), id), 01777));
+        char *text = suite_stderr(remove_as_another);
+        ck_assert_msg(strstr(text, format_text("/objects/%s: cannot be removed: Operation not permitted\n", id)) !=
+                              NULL,
+                      "%s", text);
 }
 
 /* So many files can be opened, and no more; UINT_MAX: as many as before. */
