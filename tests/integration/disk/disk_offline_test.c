@@ -350,6 +350,37 @@ TEST(the_newest_version_is_used)
         stop();
 }
 
+static void spoil(const char *path)
+{
+        if (file_size(path) == file_size(bucket("/one/model.safetensors")))
+                flip_bits(path, -1, 4);
+}
+
+/* Nor is an older one whose copy is whole. */
+TEST(what_is_damaged_is_not_replaced_by_what_was_stored_before)
+{
+        start_offline("");
+        store_source(ONE, model, 1);
+        ino_t before = note_inode();
+        put(other, "one/model.safetensors");
+        store_behind(ONE, other, 2);
+        AWAIT(note_inode() != before);
+        stop();
+        ck_assert_uint_eq(each_stored("data", spoil), 2);
+        for (int turn = 0; turn < 2; turn++) {
+                store_status = 503;
+                start_offline("");
+                client_load_fails(client, ONE, "m", STREAMER_EFAILED, "503");
+                client_load_fails(client, ONE, "m", STREAMER_EFAILED, "503");
+                ck_assert_uint_eq(disk_number("entries"), 1);
+                store_status = 0;
+                if (turn == 0)
+                        stop();
+        }
+        store_source(ONE, other, 2);
+        stop();
+}
+
 TEST(a_load_that_is_to_be_verified_asks_its_store)
 {
         char text[1024];
