@@ -46,21 +46,25 @@ void lease_owner_init(struct lease_owner *owner)
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began)
 {
         cleanup_close int fd = pidfd;
-        struct list *all = bucket(&leases->by_pid, (uint64_t)pid);
+        uint64_t inode = pid > 0 ? 0 : pidfd_inode(fd);
+        struct list *all = bucket(&leases->by_pid, pid > 0 ? (uint64_t)pid : inode);
+        bool identified = pid > 0 || inode > 0;
         /* A client of another PID namespace has no pid here: only its pidfd identifies it. Where pidfds cannot be
          * compared, each of its leases has a process entry of its own.
          *
          * The kernel does not reuse a pid before its pidfd has reported the exit. A process that is polled has no such
          * guarantee: `began` distinguishes it from its successor. */
-        list_each_item (struct process, p, all, by_pid)
-                if (!p->exited && p->pid == pid && p->began == began && (pid > 0 || pidfd_same(p->pidfd, fd)))
-                        return p;
+        if (identified)
+                list_each_item (struct process, p, all, by_pid)
+                        if (!p->exited && p->pid == pid && p->inode == inode && p->began == began)
+                                return p;
         struct process *process = calloc(1, sizeof(*process));
         if (process == NULL)
                 return NULL;
         *process = (struct process){.magic = PROCESS_MAGIC,
                                     .leases = leases,
                                     .pid = pid,
+                                    .inode = inode,
                                     .uid = uid,
                                     .pidfd = take_fd(&fd),
                                     .began = began};

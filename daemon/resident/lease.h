@@ -32,9 +32,10 @@
 struct process {
         unsigned magic;     /* PROCESS_MAGIC */
         struct list link;   /* in leases->processes */
-        struct list by_pid; /* in leases->by_pid */
+        struct list by_pid; /* in leases->by_pid, by its number or inode */
         struct leases *leases;
-        pid_t pid; /* 0: in another PID namespace */
+        pid_t pid;      /* 0: in another PID namespace */
+        uint64_t inode; /* of its pidfd, which identifies it there; 0: it has a number, or is not identified */
         uid_t uid;
         int pidfd;          /* readable when the process has exited; -1: it is polled, and never in the fd store */
         uint64_t began;     /* start time of one that is polled (peer.h); else 0 */

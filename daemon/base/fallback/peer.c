@@ -166,11 +166,9 @@ int pidfd_of_process(pid_t pid, uint64_t since, uint64_t *began)
         return -1;
 }
 
-bool pidfd_same(int a, int b)
+uint64_t pidfd_inode(int fd)
 {
         struct statfs fs;
-        struct stat x, y;
-        if (fstatfs(a, &fs) < 0 || fs.f_type != PIDFS || fstat(a, &x) < 0 || fstat(b, &y) < 0)
-                return false;
-        return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+        struct stat st;
+        return fstatfs(fd, &fs) == 0 && fs.f_type == PIDFS && fstat(fd, &st) == 0 ? st.st_ino : 0;
 }

@@ -36,8 +36,8 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began);
 /* The same of a process that is known by its number and existed at `since`. */
 int pidfd_of_process(pid_t pid, uint64_t since, uint64_t *began);
 
-/* Do both denote one process? False also where the kernel does not say (before 6.9). */
-bool pidfd_same(int a, int b);
+/* A number that only descriptors of this process have; 0: the kernel does not say (before 6.9). */
+uint64_t pidfd_inode(int fd);
 
 /* ---- /proc/PID ---- */
 

@@ -8,6 +8,8 @@
 #include "daemon/base/fallback/peer.h"
 #include "tests/lib/kernel_counters.h"
 
+#include <sys/syscall.h>
+
 static struct generation *model;
 static unsigned fds_before;
 
@@ -217,6 +219,27 @@ TEST(a_process_is_found_among_very_many)
                 ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0), known[i]);
         for (int i = 0; i < MANY; i++)
                 process_reap(known[i]);
+}
+
+/* Its descriptor alone tells. */
+TEST(a_process_of_another_pid_namespace_is_found_among_very_many)
+{
+        enum { MANY = 100000 };
+        struct process **others = must_alloc(MANY * sizeof(struct process *));
+        pid_t pid = child_start(NULL);
+        int first = must((int)syscall(SYS_pidfd_open, pid, 0)), second = must((int)syscall(SYS_pidfd_open, pid, 0));
+        bool identified = pidfd_inode(first) != 0;
+        struct process *known = leases_process_consume_fd(&leases, 0, 1000, first, 0);
+        for (int i = 0; i < MANY; i++)
+                others[i] = leases_process_consume_fd(&leases, 0, 1000, -1, 0);
+        struct process *again = leases_process_consume_fd(&leases, 0, 1000, second, 0);
+        ck_assert(identified == (again == known));
+        for (int i = 0; i < MANY; i++)
+                process_reap(others[i]);
+        process_reap(known);
+        if (again != known)
+                process_reap(again);
+        child_kill(pid);
 }
 
 TEST(a_lease_is_found_by_its_token_among_very_many)
