@@ -95,8 +95,8 @@ struct server {
         struct loop_task answer; /* examines them */
         /* Notification (events.h). */
         struct changes model_changes;
-        struct list due, up_to_date; /* of struct session */
-        struct list watching;        /* of these, by in_watching: those that watch loads */
+        struct list due, up_to_date; /* of struct session; up_to_date: those that subscribe or watch loads */
+        struct list watching;        /* by in_watching: those that watch loads */
         uint64_t progress_round;
         struct loop_task notify;     /* sends events */
         struct list queued, started; /* of struct verb_task */
@@ -120,7 +120,7 @@ struct session {
         bool greeted;
         bool counted;                 /* its user is known, and it is within the limits: in server->n_conns */
         char *client;                 /* what it calls itself; NULL: nothing */
-        struct list in_events;        /* in server->due or ->up_to_date */
+        struct list in_events;        /* in server->due or ->up_to_date, or in none */
         struct subscriber subscriber; /* of states of models */
         uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
         uint64_t progress_round;      /* of the server, in which its ops became due last */

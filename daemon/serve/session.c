@@ -246,7 +246,6 @@ void session_new_consume_fd(struct server *server, int fd)
         session->conn = conn;
         conn->context = session;
         list_append(&server->conns, &conn->link);
-        list_append(&server->up_to_date, &session->in_events);
         if (!conn->caller_unknown)
                 charge_connection(session);
         conn_begin(conn);

@@ -14,8 +14,20 @@
 
 /* ---- sessions that are due ---- */
 
-/* All of them. */
-static void mark_all(struct server *server)
+/* Changes of models, or ends of loads, may have to be sent. */
+static bool listens(const struct session *session)
+{
+        return !list_empty(&session->subscriber.link) || !list_empty(&session->ops);
+}
+
+/* It listens from now on. */
+static void begin_to_listen(struct session *session)
+{
+        if (list_empty(&session->in_events))
+                list_append(&session->server->up_to_date, &session->in_events);
+}
+
+static void mark_listening(struct server *server)
 {
         list_append_all(&server->due, &server->up_to_date);
         loop_task_begin(&server->notify);
@@ -58,6 +70,13 @@ static void send_states(struct session *session)
 {
         while (conn_writable(session->conn) && send_next_state(session))
                 ;
+}
+
+void events_subscribe(struct session *session, char *subject)
+{
+        events_notify(session);
+        changes_subscribe(&session->server->model_changes, &session->subscriber, subject);
+        begin_to_listen(session);
 }
 
 /* ---- watched loads ---- */
@@ -132,6 +151,7 @@ struct op *op_new(struct session *session, struct load_request *request, uint64_
         if (list_empty(&session->in_watching))
                 list_append(&session->server->watching, &session->in_watching);
         load_watch(request, &op->watch, NULL);
+        begin_to_listen(session);
         return op;
 }
 
@@ -352,7 +372,10 @@ bool events_send_next(struct loop_task *loop_task)
         persist_sync(&server->persist);
         bool more = send_some(session);
         list_remove(&session->in_events);
-        list_append(more ? &server->due : &server->up_to_date, &session->in_events);
+        if (more)
+                list_append(&server->due, &session->in_events);
+        else if (listens(session))
+                list_append(&server->up_to_date, &session->in_events);
         return true;
 }
 
@@ -370,10 +393,10 @@ void events_changed(struct server *server, struct generation *generation, const 
 {
         changes_add(&server->model_changes, generation, removed);
         events_mark_leases(generation);
-        mark_all(server);
+        mark_listening(server);
 }
 
 void events_load_ended(struct loads *loads)
 {
-        mark_all(loads->context);
+        mark_listening(loads->context);
 }

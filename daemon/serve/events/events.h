@@ -4,7 +4,8 @@
  *
  * What happens only marks, because the caller is in the midst of a change. One task of the loop sends: it takes the
  * sessions in turn (server->due), and sends each a few frames in a step. A session to which nothing is left to send is
- * up to date until the next mark. There is no other queue:
+ * up to date until the next mark; one that neither subscribes nor watches a load is only marked for itself. There is no
+ * other queue:
  *
  *   states      of models: a position in the order of changes (changes.h)
  *   ends        of watched loads: an ended one stays until its ops are notified
@@ -25,6 +26,9 @@
 
 /* It has something to be sent, or may be sent events again: the task examines it. */
 void events_mark(struct session *session);
+/* To the states of this model, which it takes over, or (NULL) of all; in place of an earlier subscription, of which the
+ * client is notified first. */
+void events_subscribe(struct session *session, char *subject);
 /* Before a reply: notifies the client of the states and the ends that preceded it. */
 void events_notify(struct session *session);
 /* The lease may have to be notified: of tensors that arrived, of the end of the load, of a revocation. */

@@ -71,8 +71,7 @@ int verb_subscribe(struct session *session, struct request *request, struct erro
         char *subject = model != NULL ? strdup(model) : NULL;
         if (model != NULL && subject == NULL)
                 return error_no_memory(error);
-        events_notify(session); /* of what it subscribed to before */
-        changes_subscribe(&session->server->model_changes, &session->subscriber, subject);
+        events_subscribe(session, subject);
         return session_ok(session, request->id);
 }
 
