@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define QUIET_MS 1000 /* a wait that is longer is said */
+
 /* A bare number is a GPU's. */
 static char *full_name(const char *given, size_t len)
 {
@@ -51,15 +53,35 @@ int model_args(const struct ctl *ctl, const char *model, json_t **args)
         return *args ? 0 : usage_not_utf8(ctl);
 }
 
+static int attach(const struct ctl *ctl, int timeout_ms, streamer_lease **lease)
+{
+        streamer_attach_opts opts = {.struct_size = sizeof(opts),
+                                     .flags = STREAMER_ATTACH_READY,
+                                     .device = ctl->devices[0],
+                                     .timeout_ms = timeout_ms};
+        return streamer_attach(ctl->client, ctl->args[0], &opts, lease);
+}
+
+static void say_wait(const struct ctl *ctl)
+{
+        if (ctl->quiet || ctl->no_progress || ctl->format == FORMAT_JSON)
+                return;
+        fputs("streamerctl: ", stderr);
+        put_escaped(stderr, ctl->args[0]);
+        fputs(": not ready yet, waiting\n", stderr);
+}
+
 int model_attach(const struct ctl *ctl, int timeout_ms, streamer_lease **lease)
 {
         int rc = check_one(ctl);
         if (rc != 0)
                 return rc;
-        streamer_attach_opts opts = {.struct_size = sizeof(opts),
-                                     .flags = STREAMER_ATTACH_READY,
-                                     .device = ctl->devices[0],
-                                     .timeout_ms = timeout_ms};
-        rc = streamer_attach(ctl->client, ctl->args[0], &opts, lease);
+        int all_ms = timeout_ms == 0 && ctl->timeout_ms > 0 ? ctl->timeout_ms : timeout_ms;
+        bool brief = all_ms > 0 && all_ms <= QUIET_MS;
+        rc = attach(ctl, brief ? all_ms : QUIET_MS, lease);
+        if (rc == STREAMER_ETIMEOUT && !brief) {
+                say_wait(ctl);
+                rc = attach(ctl, all_ms > 0 ? all_ms - QUIET_MS : all_ms, lease);
+        }
         return rc == 0 ? 0 : ctl_fail(ctl, rc, ctl->args[0]);
 }

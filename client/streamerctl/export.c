@@ -392,6 +392,7 @@ struct target {
         int dir;
         const char *name;
         char part[PART_NAME_MAX]; /* its name before it is whole; "": it has none */
+        struct permissions permissions;
 };
 
 /* The directory of the path, and the file's name in it. -1 with errno. */
@@ -412,10 +413,11 @@ static int open_directory(const char *path, const char **name)
 /* Without a name where the file system supports that: then nothing is left of it if the program is killed. */
 static int open_part(struct target *t)
 {
-        int fd = openat(t->dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+        mode_t mode = permissions_to_open(&t->permissions);
+        int fd = openat(t->dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
         if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
                 return fd;
-        fd = openat(t->dir, part_name(t->part), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        fd = openat(t->dir, part_name(t->part), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (fd < 0)
                 t->part[0] = '\0';
         return fd;
@@ -425,7 +427,7 @@ static int open_part(struct target *t)
 static bool put_in_place(struct target *t, int fd)
 {
         char open_file[64];
-        if (fsync(fd) != 0)
+        if (!permissions_set(&t->permissions, fd) || fsync(fd) != 0)
                 return false;
         if (!t->part[0]) {
                 snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
@@ -473,6 +475,7 @@ static int write_path(struct exported *x)
                 rc = file_error(x->ctl, path, "cannot be examined");
         else if (exists && !S_ISREG(st.st_mode))
                 rc = ctl_error(x->ctl, STREAMER_EFAILED, path, "exists, and is no regular file");
+        t.permissions = (struct permissions){.replaces = exists, .mode = exists ? st.st_mode & 0777 : 0};
         if (rc == 0)
                 rc = write_target(x, &t, path);
         close(t.dir);

@@ -70,10 +70,12 @@ static int open_parent(int output, const char *name, const char **last)
 static bool write_file(int dir, const char *name, const char *data, uint64_t size)
 {
         char part[PART_NAME_MAX];
-        int fd = openat(dir, part_name(part), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        struct permissions permissions = permissions_of(dir, name);
+        int fd = openat(dir, part_name(part), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                        permissions_to_open(&permissions));
         if (fd < 0)
                 return false;
-        bool ok = write_whole(fd, data, size);
+        bool ok = permissions_set(&permissions, fd) && write_whole(fd, data, size);
         ok = close(fd) == 0 && ok && renameat(dir, part, dir, name) == 0;
         int e = errno;
         if (!ok)

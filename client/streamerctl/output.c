@@ -8,10 +8,12 @@
 #include "client/streamerctl/term.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +42,23 @@ char *part_name(char out[PART_NAME_MAX])
         snprintf(out, PART_NAME_MAX, ".streamerctl-%d-%jd.%09ld.part", (int)getpid(), (intmax_t)now.tv_sec,
                  now.tv_nsec);
         return out;
+}
+
+struct permissions permissions_of(int dir, const char *name)
+{
+        struct stat st;
+        bool replaces = fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+        return (struct permissions){.replaces = replaces, .mode = replaces ? st.st_mode & 0777 : 0};
+}
+
+mode_t permissions_to_open(const struct permissions *p)
+{
+        return p->replaces ? 0600 : 0666;
+}
+
+bool permissions_set(const struct permissions *p, int fd)
+{
+        return !p->replaces || fchmod(fd, p->mode) == 0;
 }
 
 /* ---- figures ---- */

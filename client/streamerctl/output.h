@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #define HUMAN_MAX 32
 #define PART_NAME_MAX 64
@@ -32,6 +33,14 @@ bool write_whole(int fd, const void *data, uint64_t size);
 /* The name of a file that is not whole yet. No process has given it before: its number alone is that of a container's
  * every process. Returns out. */
 char *part_name(char out[PART_NAME_MAX]);
+/* A file that replaces another one has its permissions. */
+struct permissions {
+        bool replaces; /* a regular file; else all that the umask leaves */
+        mode_t mode;
+};
+struct permissions permissions_of(int dir, const char *name);
+mode_t permissions_to_open(const struct permissions *p);   /* whoever opens it now can read it later */
+bool permissions_set(const struct permissions *p, int fd); /* else errno says why */
 
 /* Ends the program with an error line and the exit code of STREAMER_ENOMEM; the line is text also with --json. */
 _Noreturn void out_of_memory(void);

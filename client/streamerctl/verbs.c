@@ -201,15 +201,19 @@ const struct verb verbs[] = {
          .flags = FLAGS(
                  {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)}),
          .summary = "Write a tensor's bytes to standard output",
+         .about = "A model that is loading or being published is waited for, for --timeout; a wait of more than a\n"
+                  "second is said on standard error.",
          .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
         {.name = "export", .args = "MODEL PATH", .min_args = 2, .max_args = 2, .run = verb_export,
          .flags = FLAGS(
                  {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)}),
          .summary = "Write a resident model as a safetensors file",
          .about = "One file with all tensors and the metadata, from memory: the source is not read. A file that PATH\n"
-                  "names is replaced once the new one is whole and on disk. Of a published model the tensors of its\n"
-                  "table are written, each contiguous, and its attributes as metadata streamerd.attribute.NAME. What\n"
-                  "was decrypted is written as plain text. Requires the role 'attach'.",
+                  "names is replaced once the new one is whole and on disk, and keeps its permissions. Of a published\n"
+                  "model the tensors of its table are written, each contiguous, and its attributes as metadata\n"
+                  "streamerd.attribute.NAME. What was decrypted is written as plain text. A model that is loading or\n"
+                  "being published is waited for, for --timeout; a wait of more than a second is said. Requires the\n"
+                  "role 'attach'.",
          .examples = "streamerctl export policy policy.safetensors\n"
                      "streamerctl export llama-3-8b /backup/llama-3-8b.safetensors --json"},
         {.name = "fetch", .args = "SOURCE [FILE]...", .min_args = 1, .max_args = MANY, .run = verb_fetch,
@@ -220,8 +224,8 @@ const struct verb verbs[] = {
          .about = "The daemon reads them with its credentials and below its roots; each may have 64 MiB. Without a\n"
                   "FILE all that the source lists are copied: files that are not hidden and hold no weights. An\n"
                   "https:// source lists nothing; name its files. A file that is not complete after http.patience +\n"
-                  "http.tries x http.stall of the configuration (3 minutes) ends with timeout.\n"
-                  "Requires the role 'load'.",
+                  "http.tries x http.stall of the configuration (3 minutes) ends with timeout. A file that is replaced\n"
+                  "keeps its permissions. Requires the role 'load'.",
          .examples = "streamerctl fetch s3://models/llama-3-8b/ --directory llama-3-8b\n"
                      "streamerctl fetch hf://meta-llama/Llama-3.1-8B config.json tokenizer.json\n"
                      "streamerctl fetch /models/llama-3-8b --list"},

@@ -112,6 +112,30 @@ TEST(a_file_that_exists_is_replaced)
         RUN(0, "rm", "again");
 }
 
+static const mode_t modes[] = {0600, 0640, 0444, 0777};
+
+TEST(a_file_that_is_replaced_keeps_its_permissions, EACH(modes))
+{
+        struct stat st;
+        char *folder = new_folder(format_text("permissions-%o", modes[_i])),
+             *file = format_text("%s/m.safetensors", folder);
+        file_put(folder, "m.safetensors", "hello, world");
+        must(chmod(file, modes[_i]));
+        RUN(0, "export", "witness", file);
+        must(stat(file, &st));
+        ck_assert_uint_eq(st.st_mode & 07777, modes[_i]);
+        ck_assert_int_gt(st.st_size, 100);
+}
+
+TEST(a_new_file_has_the_permissions_that_the_umask_leaves)
+{
+        char *said, *folder = new_folder("umask"), *file = format_text("%s/m.safetensors", folder);
+        ck_assert_int_eq(shell(&said, "umask 027; %s --socket %s export witness %s && stat -c %%a %s",
+                               build_path("streamerctl"), test_daemon.socket, file, file),
+                         0);
+        ck_assert_ptr_nonnull(strstr(said, "\n640\n"));
+}
+
 /* A limit of this process stands for a full disk. */
 TEST(a_file_that_cannot_be_written_whole_leaves_the_old_one)
 {

@@ -341,6 +341,7 @@ static void make_source(void)
 
 TEST(streamerctl_copies_the_files_that_are_listed)
 {
+        struct stat st;
         char *to = suite_path("to-all");
         make_source();
         SAYS(0, "sub/more.json   4 B", "fetch", fixture_path("cli"), "--list");
@@ -350,9 +351,12 @@ TEST(streamerctl_copies_the_files_that_are_listed)
         assert_file(format_text("%s/sub/more.json", to), "more");
         ck_assert_int_ne(access(format_text("%s/model.bin", to), F_OK), 0);
         in_root("cli/config.json", "changed");
+        must(chmod(format_text("%s/config.json", to), 0600));
         SAYS(0, "{\"schema\":1,\"files\":[{\"name\":\"config.json\",\"bytes\":7}]}", "fetch", fixture_path("cli"),
              "config.json", "--directory", to, "--json");
         assert_file(format_text("%s/config.json", to), "changed");
+        must(stat(format_text("%s/config.json", to), &st));
+        ck_assert_uint_eq(st.st_mode & 07777, 0600);
         SAYS(0, "model.bin", "fetch", fixture_path("cli"), "model.bin", "--directory", to);
         assert_file(format_text("%s/model.bin", to), "weights");
 }

@@ -106,6 +106,32 @@ TEST(packed_pairs_have_the_shape_of_their_elements)
         ck_assert_uint_eq(data[15], 15);
 }
 
+static const char *const waiting[] = {"export", "cat"};
+
+TEST(the_wait_for_a_model_that_is_being_published_is_said, EACH(waiting))
+{
+        static const char expected[] = "streamerctl: tiny: not ready yet, waiting\n";
+        char said[sizeof(expected)] = "";
+        struct ctl_running running;
+        struct ctl r;
+        streamer_lease *lease;
+        const char *what = _i == 0 ? suite_path("waited.safetensors") : "streamerd.storage.000002";
+        streamer_publication *p = filled(client, &opts);
+        ctl_start(&running, test_daemon.socket,
+                  (const char *const[]){waiting[_i], "tiny", what, "--timeout", "60", NULL});
+        for (size_t n = 0; n < sizeof(expected) - 1;) {
+                ssize_t got = must(read(running.err, said + n, sizeof(expected) - 1 - n));
+                ck_assert_int_gt(got, 0);
+                n += (size_t)got;
+        }
+        ck_assert_str_eq(said, expected);
+        ok(client, streamer_publish_commit(p, &lease));
+        ctl_finish(&running, &r);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        ck_assert_str_eq(r.err, "");
+        streamer_detach(lease);
+}
+
 /* 60,000 empty tensors with long names: the library reserves room for their table by their storages. */
 TEST(a_header_that_safetensors_refuses_is_not_written, .slow = true)
 {
