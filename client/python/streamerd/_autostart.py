@@ -10,7 +10,6 @@ use (--exit-idle).
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import math
 import os
@@ -26,7 +25,7 @@ from typing import BinaryIO, TypeVar
 
 from ._client import user_socket, warn
 from ._programs import environment, find_program
-from .errors import DeniedError, Error, SystemCallError, TimedOutError, UnreachableError, UnsupportedError
+from .errors import DeniedError, Error, TimedOutError, UnreachableError, UnsupportedError, system_error
 
 START_SECONDS = 20.0
 POLL_SECONDS = 0.01
@@ -65,11 +64,9 @@ def _usable(folder: Path) -> Iterator[None]:
     except Error:
         raise
     except OSError as e:
-        kind = DeniedError if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else SystemCallError
-        raise kind(
-            f"no daemon runs, and none can be started: {e.filename or folder}: {e.strerror}: set XDG_RUNTIME_DIR to a "
-            "folder of yours, or STREAMERD_SOCKET to a daemon"
-        ) from None
+        subject = f"no daemon runs, and none can be started: {e.filename or folder}"
+        advice = ": set XDG_RUNTIME_DIR to a folder of yours, or STREAMERD_SOCKET to a daemon"
+        raise system_error(e, subject, advice) from None
 
 
 def _make_folder(folder: Path) -> None:

@@ -8,6 +8,9 @@ from it too, so `except FileNotFoundError` and `except TimeoutError` work.
 from __future__ import annotations
 
 import copyreg
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -117,8 +120,8 @@ class CorruptError(Error):
     code = -17
 
 
-class SystemCallError(Error):
-    """A system call of this process failed."""
+class SystemCallError(Error, OSError):
+    """A system call of this process failed. `errno` says how, where a file of this process is concerned."""
 
     code = -18
 
@@ -159,6 +162,26 @@ def error_of(code: int, text: str) -> Error:
     error = _BY_CODE.get(code, Error)(text)
     error.code = code
     return error
+
+
+def system_error(error: OSError, subject: str, advice: str = "") -> Error:
+    """The exception for a system call of this process that failed, with its errno."""
+    denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    text = f"{subject}: {error.strerror or error}{advice}"
+    made: DeniedError | SystemCallError = DeniedError(text) if denied else SystemCallError(text)
+    made.errno = error.errno
+    return made
+
+
+@contextmanager
+def system_errors(path: str) -> Iterator[None]:
+    """Raises the exceptions of this package for failed system calls, with the path."""
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as e:
+        raise system_error(e, path) from None
 
 
 _both: dict[tuple[type[Error], type[Exception]], type[Error]] = {}
