@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from ._model import Model
 
@@ -28,28 +25,13 @@ def _header(model: Model[Any], names: list[str], size: int | None) -> bytes:
     return padded.to_bytes(8, "little") + text.ljust(padded)
 
 
-@contextmanager
-def replacing(path: str) -> Iterator[IO[bytes]]:
-    """A file that takes the place of the one at the path, if there is one, unless the block raises."""
-    part = f"{path}.part"
-    try:
-        with open(part, "wb") as f:
-            yield f
-        os.replace(part, path)
-    except BaseException:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
-
-
-def write_file(model: Model[Any], path: str, size: int | None = None) -> None:
-    """Writes a model of the host device; a failure changes no file. `size`: of the original."""
+def write_file(model: Model[Any], f: BinaryIO, size: int | None = None) -> None:
+    """Writes a model of the host device. `size`: of the original."""
     model.wait()
     names = model.names_by_offset()
-    with replacing(path) as f:
-        f.write(_header(model, names, size))
-        for name in names:
-            lease, tensor = model._struct(name)
-            if tensor.bytes > 0:
-                f.write((ctypes.c_ubyte * tensor.bytes).from_address(tensor.data))
-            del lease  # until here: the memory is the lease's
+    f.write(_header(model, names, size))
+    for name in names:
+        lease, tensor = model._struct(name)
+        if tensor.bytes > 0:
+            f.write((ctypes.c_ubyte * tensor.bytes).from_address(tensor.data))
+        del lease  # until here: the memory is the lease's

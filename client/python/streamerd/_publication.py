@@ -316,6 +316,8 @@ def find(
     While another process publishes it this waits, if `wait`. `timeout`: seconds, the check of the base included.
     """
     limit = seconds("timeout", timeout)
+    if not isinstance(key, Mapping):
+        raise InvalidError(f"publish: the key maps names to texts: {key!r}")
     for field, value in key.items():
         if not isinstance(field, str) or not isinstance(value, str) or "=" in field:
             raise InvalidError(f"publish: the key maps names to texts: {field!r}: {value!r}")

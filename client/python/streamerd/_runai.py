@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from ._client import Client, connect, interruptibly
-from ._file import SUFFIX, replacing, write_file
+from ._file import SUFFIX, write_file
+from ._folder import Writer, is_below
 from ._library import Handle, file_text
 from ._model import SLICE_MS, Model, TensorInfo, not_pickled
 from ._nearest import explains_options
@@ -363,9 +364,11 @@ def pull_files(
     ignore_pattern: list[str] | None = None,
     s3_credentials: Any = None,
 ) -> None:
-    """Writes the files of a store into a folder, with those in folders below. One that fails stays as it was.
+    """Writes the files of a store into a folder, with those in folders below. One that fails stays as it was, and one that
+    is replaced keeps its permissions. No link below the folder is followed.
 
-    A safetensors file over 64 MiB is loaded, stays resident, and is written from there: with the same tensors and
+    The store's list leaves out names that are hidden, not UTF-8, or no path of a file (a/, a//b, a/../b): these files are
+    not written. A safetensors file over 64 MiB is loaded, stays resident, and is written from there: with the same tensors and
     metadata, and a header that may have them in another order.
 
     Args:
@@ -378,6 +381,7 @@ def pull_files(
     Raises:
         UnsupportedError: a path, whose files need not be pulled; credentials.
         LimitError: another file has more than 64 MiB.
+        DeniedError, SystemCallError: a file cannot be written; the text names it, `errno` says why.
         What open() raises.
 
     Example:
@@ -387,25 +391,26 @@ def pull_files(
     if "://" not in model_path:
         raise UnsupportedError(f"{model_path}: a path: its files need not be pulled")
     client = connect()
-    for file in interruptibly(lambda: client.fetch_list(model_path, weights=True)):
-        name: str = file["name"]
-        if not _is_chosen(name, allow_pattern, ignore_pattern):
-            continue
-        if name.startswith("/") or ".." in name.split("/"):
-            raise CorruptError(f"{model_path}: the daemon lists a file outside of it: {name}")
-        path = os.path.join(dst, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if name.endswith(SUFFIX) and file.get("bytes", 0) > FETCHED_MAX:
-            _pull_weights(f"{model_path.rstrip('/')}/{name}", path, file["bytes"])
-            continue
-        with replacing(path) as f:
-            f.write(fetch(model_path, name))
+    files = interruptibly(lambda: client.fetch_list(model_path, weights=True))
+    with Writer(dst) as writer:
+        for file in files:
+            name: str = file["name"]
+            if not _is_chosen(name, allow_pattern, ignore_pattern):
+                continue
+            if not is_below(name):
+                raise CorruptError(f"{model_path}: the daemon lists a file outside of it: {name}")
+            if name.endswith(SUFFIX) and file.get("bytes", 0) > FETCHED_MAX:
+                _pull_weights(writer, name, f"{model_path.rstrip('/')}/{name}", file["bytes"])
+                continue
+            data = fetch(model_path, name)
+            with writer.file(name) as f:
+                f.write(data)
 
 
-def _pull_weights(url: str, path: str, size: int) -> None:
+def _pull_weights(writer: Writer, name: str, url: str, size: int) -> None:
     request = Request(url, "torch", Options(name=file_name(url), device="cpu", ready=True))
-    with finish(request, *request.start()) as model:
-        write_file(model, path, size)
+    with finish(request, *request.start()) as model, writer.file(name) as f:
+        write_file(model, f, size)
 
 
 class ObjectStorageModel:
@@ -457,7 +462,7 @@ class ObjectStorageModel:
                 return
             if not os.listdir(self.dir):
                 raise also(NotFoundError(f"{self._source}: no files were pulled to {self.dir}"), RuntimeError)
-            open(self._sentinel, "wb").close()
+            os.close(os.open(self._sentinel, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
 
     def pull_files(self, allow_pattern: list[str] | None = None, ignore_pattern: list[str] | None = None) -> None:
         """pull_files() into the folder, unless it is complete."""

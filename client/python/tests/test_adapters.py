@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,8 @@ def daemon(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def files(folder: Path, config: Any = LORA, seed: str = "") -> dict[str, bytes]:
     """An adapter's files, by name; they are in the folder, too."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIGURATION).write_text(config if isinstance(config, str) else json.dumps(config))
+    text = config if isinstance(config, (str, bytes)) else json.dumps(config)
+    (folder / CONFIGURATION).write_bytes(text.encode() if isinstance(text, str) else text)
     write(folder / WEIGHTS, [(seed + name, dtype, shape) for name, dtype, shape in TENSORS])
     return {name: (folder / name).read_bytes() for name in (CONFIGURATION, WEIGHTS)}
 
@@ -176,9 +177,25 @@ def test_a_source_that_cannot_have_adapters_is_named(tmp_path: Path, source: str
         ({**LORA, "base_model_name_or_path": None}, "does not say which model it is for"),
         ({"peft_type": "LORA"}, "does not say which model it is for"),
         ({**LORA, "peft_type": "IA3"}, "describes no LoRA adapter"),
+        ({**LORA, "base_model_name_or_path": f"{BASE}\n2026 forged"}, r"is an adapter of 'org/llama\n2026 forged', and"),
+        ({**LORA, "base_model_name_or_path": "\ud800"}, r"is an adapter of '\ud800', and"),
+        ({**LORA, "base_model_name_or_path": "a\0b"}, r"is an adapter of 'a\x00b', and"),
+        ({**LORA, "base_model_name_or_path": "a/" * 2049}, "does not say which model it is for"),
+        ({**LORA, "base_model_name_or_path": [BASE]}, "does not say which model it is for"),
         ([], "describes no LoRA adapter"),
+        ("null", "describes no LoRA adapter"),
         ("{", "adapter_config.json is no JSON"),
+        (" ", "adapter_config.json is no JSON"),
+        (json.dumps({**LORA, "r": float("nan")}), "adapter_config.json is no JSON"),
+        (json.dumps(LORA)[:-1] + ', "r": 16}', "adapter_config.json is no JSON"),
+        (json.dumps(LORA)[:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "adapter_config.json is no JSON"),
+        (json.dumps(LORA)[:-1] + ', "x": ' + '{"a":' * 100_000 + "0" + "}" * 100_001, "adapter_config.json is no JSON"),
+        (json.dumps(LORA)[:-1] + ', "x": ' + "9" * 10_000 + "}", "adapter_config.json is no JSON"),
+        (json.dumps({**LORA, "x": "é"}, ensure_ascii=False).encode("latin-1"), "adapter_config.json is no JSON"),
+        (json.dumps(LORA).encode("utf-16"), "adapter_config.json is no JSON"),
+        (json.dumps(LORA) + " " * (1 << 20), "adapter_config.json has more than 1048576 bytes"),
     ],
+    ids=lambda value: repr(value)[:60],
 )
 def test_an_adapter_that_does_not_fit_is_refused_before_its_weights_are_read(
     daemon: Daemon, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, config: Any, text: str
@@ -191,6 +208,26 @@ def test_an_adapter_that_does_not_fit_is_refused_before_its_weights_are_read(
         assert text in caplog.text and "adapter a: " in caplog.text
     assert isinstance(store.objects, Objects) and store.objects.reads == 0
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
+def test_a_configuration_that_is_no_file_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "lora" / "a").mkdir(parents=True)
+    make(tmp_path / "lora" / "a" / CONFIGURATION)
+    assert adapters(tmp_path / "cache", f"{tmp_path}/lora").find(BASE, "a") is None
+    assert "adapter a: " in caplog.text
+
+
+def test_what_a_killed_engine_has_left_of_an_adapter_is_completed(daemon: Daemon, store: Store, tmp_path: Path) -> None:
+    made = put(store, tmp_path, "a")
+    found = adapters(tmp_path / "cache", "s3://bucket").find(BASE, "a")
+    assert found is not None
+    Path(found, CONFIGURATION).unlink()
+    Path(found, WEIGHTS).rename(Path(found, ".streamerd-0a-1.part"))
+    assert adapters(tmp_path / "cache", "s3://bucket").find(BASE, "a") == found
+    require_found(found, made)
 
 
 def test_an_adapter_that_cannot_be_read_is_named(

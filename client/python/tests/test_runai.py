@@ -144,6 +144,50 @@ def test_a_file_that_cannot_be_pulled_stays_as_it_was(
     assert {p.name: p.read_bytes() for p in (folder / "to").iterdir()} == {"config.json": b"before"}
 
 
+def test_nothing_is_pulled_through_a_link_below_the_folder(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither small files nor weights, nor the mark of a folder that is complete."""
+    monkeypatch.setattr("streamerd._runai.FETCHED_MAX", 100)
+    store.objects = {"m/a.json": b"{}", "m/z/b.json": b"[]", "m/w.safetensors": contents(folder / "x", small())}
+    (folder / "elsewhere").mkdir()
+    to = folder / "to"
+    to.mkdir()
+    for name in ("a.json", "w.safetensors", "a.json.part"):
+        (folder / "elsewhere" / name).write_bytes(b"mine")
+        (to / name).symlink_to(folder / "elsewhere" / name)
+    (to / "z").symlink_to(folder / "elsewhere")
+    with pytest.raises(streamerd.SystemCallError, match="/to/z/b.json: Not a directory"):
+        streamerd.pull_files("s3://bucket/m", str(to))
+    assert {p.name: p.read_bytes() for p in (folder / "elsewhere").iterdir()} == {
+        "a.json": b"mine", "w.safetensors": b"mine", "a.json.part": b"mine",
+    }  # fmt: skip
+    assert (to / "a.json").read_bytes() == b"{}" and not (to / "a.json").is_symlink()
+    assert (to / "w.safetensors").stat().st_size > 100 and not (to / "w.safetensors").is_symlink()
+    with pytest.raises(OSError, match="runai_complete"), streamerd.ObjectStorageModel("s3://bucket/m", str(folder / "o")) as model:
+        model.pull_files(["*.json"])
+        (folder / "o" / ".runai_complete").symlink_to(folder / "elsewhere" / "a.json")
+    assert (folder / "elsewhere" / "a.json").read_bytes() == b"mine"
+
+
+def test_a_file_that_is_pulled_again_keeps_its_permissions(folder: Path, store: Store) -> None:
+    store.objects = {"m/a.json": b"{}", "m/b.json": b"[]"}
+    (folder / "to").mkdir()
+    (folder / "to" / "a.json").touch(mode=0o600)
+    (folder / "to" / ".streamerd-0a-1.part").touch()
+    streamerd.pull_files("s3://bucket/m", str(folder / "to"))
+    (folder / "like").touch()
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (folder / "to").iterdir()}
+    assert modes == {"a.json": 0o600, "b.json": (folder / "like").stat().st_mode & 0o777}
+
+
+def test_keys_that_are_no_paths_of_files_are_not_pulled(folder: Path, store: Store) -> None:
+    names = ("", "d/", "a//b", "../b", "a/./b", ".hidden", "a/.hidden", "/b", "x\ny", "é")
+    store.objects = {f"m/{name}": name.encode() for name in names}
+    streamerd.pull_files("s3://bucket/m", str(folder / "to"))
+    assert {str(p.relative_to(folder / "to")) for p in (folder / "to").rglob("*")} == {"x\ny", "é"}
+
+
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "by": "müller"}])
 def test_large_weights_are_written_from_resident_memory(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, metadata: dict[str, str] | None

@@ -7,32 +7,31 @@ Names are those of requests to the engine. So nothing is resolved but what lies 
 configured, and an adapter that was made for another model is refused before its weights are read.
 
 A folder of files that were fetched is named by the digest of what it has: it never changes, since an engine reads an
-adapter again that it has dropped, and a new version of the adapter has another folder. It gets its name once it is
-whole, so processes need no lock.
+adapter again that it has dropped, and a new version of the adapter has another folder. It is whole once it has the
+configuration, which is written last, so processes need no lock.
+
+Whoever may write to a source decides what its files say, so a configuration is read as what it may be: anything.
 
 Nothing here imports an engine or torch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import re
-import shutil
-import tempfile
+import stat
 from collections.abc import Iterable
 from logging import Logger
-from pathlib import Path
 from typing import Any
 
 import streamerd
 
 from .._file import write_file
+from .._folder import Writer
 from .._safetensors import file_name
 from .options import LoadLog
-from .sources import HUB, REMOTE, is_offline, source_of
+from .sources import HUB, REMOTE, is_offline, source_of, strict_json
 
 SCHEMES = (*REMOTE, "http://", "https://")
 CONFIGURATION = "adapter_config.json"
@@ -40,6 +39,8 @@ WEIGHTS = "adapter_model.safetensors"
 
 _FOLDER = "adapters"  # below the engine's own cache
 _NAME = re.compile(r"[\w.@+=~:/-]{1,1024}")
+_CONFIGURATION_MAX = 1 << 20  # bytes: PEFT's have about 1 KiB
+_BASE_MAX = 4096
 _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/[^/]+$")
 
 
@@ -59,7 +60,7 @@ class Adapters:
         for place in self._places(name):
             try:
                 folder = self._folder(model, place)
-            except (streamerd.Error, OSError) as error:
+            except (streamerd.Error, OSError, ValueError) as error:
                 self._logger.warning("streamerd: adapter %s: %s", name, error)
                 continue
             if folder is not None:
@@ -86,7 +87,7 @@ class Adapters:
             raise streamerd.FailedError(f"{place}: HF_HUB_OFFLINE is set")
         url = f"{place}/{WEIGHTS}"
         try:
-            configuration = Path(place, CONFIGURATION).read_bytes() if is_local else streamerd.fetch(url, CONFIGURATION)
+            configuration = _read(os.path.join(place, CONFIGURATION)) if is_local else streamerd.fetch(url, CONFIGURATION)
         except (FileNotFoundError, NotADirectoryError):  # a NotFoundError is one
             return None
         self._require_fitting(model, place, configuration)
@@ -99,18 +100,21 @@ class Adapters:
         return path
 
     def _require_fitting(self, model: str, place: str, configuration: bytes) -> None:
+        if len(configuration) > _CONFIGURATION_MAX:
+            raise streamerd.LimitError(f"{place}: {CONFIGURATION} has more than {_CONFIGURATION_MAX} bytes")
         try:
-            config = json.loads(configuration)
-        except ValueError as error:
+            config = strict_json(configuration.decode())
+        except (ValueError, RecursionError) as error:
             raise streamerd.CorruptError(f"{place}: {CONFIGURATION} is no JSON: {error}") from None
         if not isinstance(config, dict) or config.get("peft_type") != "LORA":
             raise streamerd.InvalidError(f"{place}: {CONFIGURATION} describes no LoRA adapter")
         base = config.get("base_model_name_or_path")
-        if not isinstance(base, str) or not base:
+        if not isinstance(base, str) or not base or len(base) > _BASE_MAX:
             raise streamerd.InvalidError(f"{place}: {CONFIGURATION} does not say which model it is for")
         if not names_of(base, self._cache) & (names_of(model, self._cache) | self._bases):
+            shown = base if base.isprintable() else repr(base)
             raise streamerd.InvalidError(
-                f"{place}: is an adapter of {base}, and the engine's model is {source_of(model, self._cache)}; if they are "
+                f"{place}: is an adapter of {shown}, and the engine's model is {source_of(model, self._cache)}; if they are "
                 "the same, name it in STREAMERD_ADAPTER_BASES"
             )
 
@@ -122,25 +126,27 @@ class Adapters:
             content = hashlib.sha256(configuration + model.digest.encode()).hexdigest()[:16]
             words = re.sub(r"[^A-Za-z0-9._-]+", "-", place.partition("://")[2]).strip("-.")[-60:]
             folder = os.path.join(self._cache, _FOLDER, f"{words}-{content}")
-            if not os.path.isdir(folder):
+            if not os.path.isfile(os.path.join(folder, CONFIGURATION)):
                 _write(folder, configuration, model)
                 self._logger.info("streamerd: adapter %s: %s", place, folder)
         return folder
 
 
+def _read(path: str) -> bytes:
+    """A configuration, and no more than shows that it is too long. What is no file is none: a pipe would block."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as f:
+        if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+            raise streamerd.InvalidError(f"{path}: is no regular file")
+        return f.read(_CONFIGURATION_MAX + 1)
+
+
 def _write(folder: str, configuration: bytes, model: streamerd.Model[Any]) -> None:
-    parent = os.path.dirname(folder)
-    os.makedirs(parent, mode=0o700, exist_ok=True)
-    made = tempfile.mkdtemp(prefix=".", suffix=".part", dir=parent)
-    try:
-        Path(made, CONFIGURATION).write_bytes(configuration)
-        write_file(model, os.path.join(made, WEIGHTS))
-        with contextlib.suppress(OSError):  # another process has made it meanwhile
-            os.rename(made, folder)
-        if not os.path.isdir(folder):
-            raise streamerd.FailedError(f"{folder}: it cannot be made")
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+    with Writer(folder) as writer:
+        with writer.file(WEIGHTS) as f:
+            write_file(model, f)
+        with writer.file(CONFIGURATION) as f:
+            f.write(configuration)
 
 
 def _source(text: str) -> str:

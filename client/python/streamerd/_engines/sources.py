@@ -250,7 +250,7 @@ def _read_alone(folder: Path, chosen: list[str]) -> set[str]:
     index = folder / INDEX
     if index.is_file():
         try:
-            weight_map = _strict(index.read_text())["weight_map"]
+            weight_map = strict_json(index.read_text())["weight_map"]
             files = set(weight_map.values())
         except _NO_INDEX:
             return set()
@@ -261,7 +261,7 @@ def _read_alone(folder: Path, chosen: list[str]) -> set[str]:
     return names if alone and not _OF_SET.search(min(names)) else set()
 
 
-def _strict(text: str) -> Any:
+def strict_json(text: str) -> Any:
     """The JSON document, as the daemon reads it: ValueError for a key that is given twice, and for NaN and Infinity."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

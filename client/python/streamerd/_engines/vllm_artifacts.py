@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from logging import Logger
 from typing import Any
@@ -31,10 +31,10 @@ from vllm.compilation.caching import aot_compile_hash_factors
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from streamerd import _files
 from streamerd._engines.options import AUTO, Options
 from streamerd._engines.vllm_platform import instruction_set
 from streamerd._engines.vllm_sets import FileSet, compiles, warn
+from streamerd._folder import Folder
 
 _FOLDER = "torch_compile_cache"  # below VLLM_CACHE_ROOT, with a folder for each hash, and AOT's
 _AOT = "torch_aot_compile"
@@ -147,23 +147,21 @@ class Artifacts(FileSet):
     def publish_compiled(self, model: nn.Module) -> None:
         """Never fails: the next engine compiles."""
         try:
-            files = list(self._files_of(model))
-            if files:
-                self.publish(files)
-            else:
-                self._logger.info("streamerd: artifacts: this engine has compiled nothing into %s", self.folder)
+            used = sorted(self._used(model))
+            if used:
+                with Folder(self.folder) as folder:
+                    files = [file for below in used for file in folder.files(below) if self._is_own(file.name)]
+                    if files:
+                        self.publish(folder, files)
+                        return
+            self._logger.info("streamerd: artifacts: this engine has compiled nothing into %s", self.folder)
         except Exception as error:
             warn(self._options, self._logger, "not published", error)
 
-    def _files_of(self, model: nn.Module) -> Iterator[_files._File]:
-        """The files in the folders that this rank has used."""
-        for folder in sorted(self._used(model)):
-            for file in _files.scan(os.path.join(self.folder, folder), f"{folder}/"):
-                if not file.name.endswith(_PASSING) and self._is_own(file.name):
-                    yield file
-
     def _is_own(self, name: str) -> bool:
-        """Not of another rank: that one publishes it once it is complete."""
+        """Not of a writer that is at work, nor of another rank: that one publishes it once it is complete."""
+        if name.endswith(_PASSING):
+            return False
         parallel = self._config.parallel_config
         own = (str(parallel.rank), str(parallel.data_parallel_index))
         return all(match.groups() == own for match in map(_RANK.fullmatch, name.split("/")) if match)

@@ -16,17 +16,17 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.registry import ModelRegistry, _LazyRegisteredModel
 
 import streamerd
-from streamerd import _files
 from streamerd._engines.options import Options
 from streamerd._engines.vllm_sets import FileSet, compiles, warn
+from streamerd._folder import Folder
 
 
 def with_modelinfos(options: Options, source: str, logger: Logger, create: Callable[[], VllmConfig]) -> VllmConfig:
     """Makes a configuration with what another engine of this source has found out, or publishes what this one has."""
     if options.artifacts is False:
         return create()
-    folder = str(_LazyRegisteredModel._get_cache_dir())
-    found = FileSet(options, source, "modelinfos", {"engine": f"vllm {vllm.__version__}"}, folder, logger)
+    path = str(_LazyRegisteredModel._get_cache_dir())
+    found = FileSet(options, source, "modelinfos", {"engine": f"vllm {vllm.__version__}"}, path, logger)
     exists = True
     try:
         exists = found.restore()
@@ -37,9 +37,10 @@ def with_modelinfos(options: Options, source: str, logger: Logger, create: Calla
     if not exists and compiles(config):
         try:
             names = _names(config)
-            files = [file for file in _files.scan(folder, "") if file.name in names]
-            if files:
-                found.publish(files)
+            with Folder(path) as folder:
+                files = [file for file in folder.files() if file.name in names]
+                if files:
+                    found.publish(folder, files)
         except Exception as error:
             warn(options, logger, "not published", error)
     return config

@@ -16,6 +16,7 @@ import streamerd
 from streamerd import _files
 from streamerd._engines.options import AUTO, Options
 from streamerd._engines.sources import engine_name
+from streamerd._folder import File, Folder
 from streamerd._model import size_text
 
 
@@ -78,11 +79,11 @@ class FileSet:
                 raise streamerd.InvalidError(f"{file}: these are other artifacts: {differs}")
             return _files.write_files(model._client, model._held(), file, self.folder, replace=False)
 
-    def publish(self, files: list[_files._File]) -> None:
-        """Another set of this name and key stays as it is."""
+    def publish(self, folder: Folder, files: list[File]) -> None:
+        """Files of the folder. Another set of this name and key stays as it is."""
         with self._options.environment():
             published = _files.publish_selected(
-                files, self.name, key=self._key, timeout=self._options.timeout, **self._options.connection
+                folder, files, self.name, key=self._key, timeout=self._options.timeout, **self._options.connection
             )
         if published:
             size = size_text(sum(file.size for file in files))
