@@ -368,9 +368,10 @@ int loads_default_name(const struct loads *loads, const char *source, const char
 /* The newest that has not ended and has this name; NULL if none. */
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
-/* A verb changes settings of this name for a user who may do so: of what loads under it, whose load has the highest
- * priority of its names; and of a resident model that a load may still turn out to share. STREAMER_ENOMEM. */
-int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool admin,
+/* A verb changes settings of this name, and of that name alone, for a user who may do so: on each device where it leads
+ * to something; of a load, which has the highest priority of its names; and of a resident model that a load may still
+ * turn out to share. `failures`: failed loads count. 1; 0: the name leads to nothing; STREAMER_ENOMEM. */
+int loads_change_settings(struct loads *loads, const char *name, bool failures, uid_t uid, bool admin,
                           const struct settings_change *change, struct error *error);
 
 /* The rule: only the owner of a model, and an admin, decides how long it stays. */

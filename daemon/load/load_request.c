@@ -277,18 +277,32 @@ static bool has_name(const struct load *load, const char *name)
         return false;
 }
 
-int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool admin,
+static bool change_names(struct resident *resident, const char *name, bool failures,
+                         const struct settings_change *change)
+{
+        bool found = false;
+        resident_each_named(n, resident, name)
+        {
+                bool removed = list_empty(&n->generation->names); /* the last name of one that drains */
+                if (removed || (n->generation->state == GENERATION_FAILED && !failures))
+                        continue;
+                found = true;
+                model_name_change_settings(n, change);
+                if (change->asks & SETTING_KEEP_ALIVE)
+                        generation_used(n->generation); /* the time without a lease begins anew */
+                if (!failures)
+                        generation_changed(n->generation);
+        }
+        return found;
+}
+
+int loads_change_settings(struct loads *loads, const char *name, bool failures, uid_t uid, bool admin,
                           const struct settings_change *change, struct error *error)
 {
+        bool found = change_names(loads->resident, name, failures, change);
         list_each_item (struct load, load, &loads->all, link) {
                 if (load_ended(load->state) || !has_name(load, name))
                         continue;
-                load_each_open (t, load) {
-                        struct model_name *known =
-                                t->generation != NULL ? generation_find_name(t->generation, name) : NULL;
-                        if (known != NULL)
-                                model_name_change_settings(known, change);
-                }
                 load_refresh_priority(load);
                 if (load_is_settled(load))
                         continue;
@@ -299,5 +313,5 @@ int loads_change_settings(struct loads *loads, const char *name, uid_t uid, bool
                 fold(load);
                 list_append(&load->requests, &r->link);
         }
-        return 0;
+        return found ? 1 : 0;
 }

@@ -370,34 +370,15 @@ int verb_wait(struct session *session, struct request *request, struct error *er
 
 /* ---- settings of what the name reaches: resident, loading or desired ---- */
 
-/* Loads in progress may still turn out to share a resident model. */
-static int change_loads(struct session *session, const char *model, const struct settings_change *change,
-                        struct error *error)
+/* `failures`: failed loads count; `desired`: the daemon will load it. */
+static int change_settings(struct session *session, const char *model, const struct settings_change *change,
+                           bool failures, bool desired, struct error *error)
 {
-        const struct role_grant grant = access_grant(session->server, session->conn);
-        return loads_change_settings(session->server->loads, model, session->conn->caller.uid, grant.role >= ROLE_ADMIN,
-                                     change, error);
-}
-
-/* Changes the settings of the name, of that name alone, on each device where it leads to something. `failures`: failed
- * loads count. False: it leads to nothing. */
-static bool change_names(struct resident *resident, const char *model, const struct settings_change *change,
-                         bool failures)
-{
-        bool found = false;
-        resident_each_named(n, resident, model)
-        {
-                bool removed = list_empty(&n->generation->names); /* the last name of one that drains */
-                if (removed || (n->generation->state == GENERATION_FAILED && !failures))
-                        continue;
-                found = true;
-                model_name_change_settings(n, change);
-                if (change->asks & SETTING_KEEP_ALIVE)
-                        generation_used(n->generation); /* the time without a lease begins anew */
-                if (!failures)
-                        generation_changed(n->generation);
-        }
-        return found;
+        const struct server *server = session->server;
+        const struct role_grant grant = access_grant(server, session->conn);
+        int r = loads_change_settings(server->loads, model, failures, session->conn->caller.uid,
+                                      grant.role >= ROLE_ADMIN, change, error);
+        return r != 0 || desired ? r : resident_no_model(server->resident, model, error);
 }
 
 int verb_set_priority(struct session *session, struct request *request, struct error *error)
@@ -408,11 +389,9 @@ int verb_set_priority(struct session *session, struct request *request, struct e
         const struct settings_change change = {SETTING_PRIORITY, {.priority = priority}};
         if (priority == 0)
                 return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
-        if (change_loads(session, model, &change, error) < 0)
-                return error->code;
         bool desired = desired_set_priority(&server->desired, model, priority);
-        if (!change_names(server->resident, model, &change, true) && !desired)
-                return resident_no_model(server->resident, model, error);
+        if (change_settings(session, model, &change, true, desired, error) < 0)
+                return error->code;
         return session_reply(session, request->id, kstr("name", model), ku64("priority", priority));
 }
 
@@ -424,11 +403,9 @@ int verb_keep_alive(struct session *session, struct request *request, struct err
         if (keep_alive_ns == 0)
                 keep_alive_ns = server->loads->defaults.keep_alive_ns;
         const struct settings_change change = {SETTING_KEEP_ALIVE, {.keep_alive_ns = keep_alive_ns}};
-        if (change_loads(session, model, &change, error) < 0)
-                return error->code;
         bool desired = desired_set_keep_alive(&server->desired, model, keep_alive_ns);
-        if (!change_names(server->resident, model, &change, false) && !desired)
-                return resident_no_model(server->resident, model, error);
+        if (change_settings(session, model, &change, false, desired, error) < 0)
+                return error->code;
         return session_reply(session, request->id, kstr("name", model), ku64("keep_alive_ns", keep_alive_ns));
 }
 
@@ -437,11 +414,9 @@ static int set_pin(struct session *session, const struct request *request, const
 {
         struct server *server = session->server;
         const struct settings_change change = {SETTING_PINNED, {.pinned = pinned}};
-        if (change_loads(session, model, &change, error) < 0)
-                return error->code;
         bool desired = desired_pin(&server->desired, model, pinned);
-        if (!change_names(server->resident, model, &change, false) && !desired)
-                return resident_no_model(server->resident, model, error);
+        if (change_settings(session, model, &change, false, desired, error) < 0)
+                return error->code;
         return session_reply(session, request->id, kstr("name", model), kbool("pinned", pinned));
 }
 

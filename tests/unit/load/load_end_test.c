@@ -253,7 +253,7 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
         load_start_held(&w, replaced_path, LOAD_READING);
         const struct settings_change change = {SETTING_PINNED | SETTING_PRIORITY, {.pinned = true, .priority = 90}};
         struct error error;
-        ck_assert_int_eq(loads_change_settings(&loads, "m", 0, true, &change, &error), 0);
+        ck_assert_int_eq(loads_change_settings(&loads, "m", false, 0, true, &change, &error), 1);
         replace_file();
         load_release_held();
         ends(&w, LOAD_READY);
