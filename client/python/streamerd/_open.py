@@ -316,10 +316,10 @@ class Request:
         self.bar.show_operation(op.pointer)
         if self.remaining() == 0:
             self.bar.close()
-            raise TimedOutError(self._publishing(client) or f"{self.source}: not loaded in the given time; the load continues")
+            raise TimedOutError(self._late(client) or f"{self.source}: not loaded in the given time; the load continues")
 
-    def _publishing(self, client: Client) -> str | None:
-        """That another process publishes the model of this name, if one does."""
+    def _late(self, client: Client) -> str | None:
+        """Of the model of a name: that another process publishes it, or that the daemon does not answer."""
         from ._publication import find
 
         if not self._is_name():
@@ -329,6 +329,8 @@ class Request:
             found = find(
                 client, self.source, {}, base=None, device=device, claim=False, wait=False, timeout=_PUBLISHER_SECONDS
             )  # fmt: skip
+        except TimedOutError as e:
+            return str(e)
         except Error:
             return None
         return found.explain(self.source) if found.state == "claimed" else None

@@ -103,6 +103,17 @@ def test_a_stopped_daemon_is_named_in_time(folder: Path, daemon: Daemon, monkeyp
         daemon.process.send_signal(18)
 
 
+@pytest.mark.parametrize("timeout", [0.2, 0.001])
+def test_a_daemon_that_is_stopped_later_is_named(daemon: Daemon, timeout: float) -> None:
+    streamerd.status()
+    daemon.process.send_signal(19)
+    try:
+        with pytest.raises(TimeoutError, match=rf"pid {daemon.process.pid}, {daemon.socket}|{daemon.socket} does not answer"):
+            streamerd.open("m", framework="numpy", timeout=timeout)
+    finally:
+        daemon.process.send_signal(18)
+
+
 @pytest.mark.parametrize("openings", [2, 32])
 def test_a_hundred_tasks_and_threads_open_at_once(
     folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, openings: int
