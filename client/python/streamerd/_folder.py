@@ -99,8 +99,8 @@ class Folder:
             os.close(self._fd)
 
     def at(self, name: str) -> str:
-        """For messages: the path of a file."""
-        return os.path.join(self.path, name)
+        """For messages: the path of a file, or of the folder itself."""
+        return os.path.join(self.path, name) if name else self.path
 
     # ---- reading ----
 
