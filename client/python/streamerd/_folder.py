@@ -208,8 +208,9 @@ class Writer:
         self._folder = Folder(folder, make=True)
         self._own = secrets.token_hex(8)  # no process number: containers that share a folder have the same
         self._numbers = itertools.count()
-        self._entered: set[tuple[str, ...]] = set()
+        self._cleaned: set[tuple[str, ...]] = {()}
         self._written: set[tuple[int, int, int]] = set()
+        _remove_parts(self._folder.enter(()))
 
     def __enter__(self) -> Writer:
         return self
@@ -254,8 +255,8 @@ class Writer:
             raise InvalidError(f"{path!r}: is no path below a folder")
         *parents, last = path.split("/")
         at = self._folder.enter(tuple(parents), make=True)
-        if tuple(parents) not in self._entered:
-            self._entered.add(tuple(parents))
+        if tuple(parents) not in self._cleaned:
+            self._cleaned.add(tuple(parents))
             _remove_parts(at)
         return at, last
 

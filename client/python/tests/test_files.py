@@ -125,6 +125,25 @@ def test_a_set_that_does_not_fit_fails_by_name(daemon: Daemon, cache: Path) -> N
     assert streamerd.publish_files(cache, "set", key=KEY)
 
 
+def test_a_set_that_does_not_fit_beside_the_one_that_it_replaces_fails_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one serves until the new one is whole, so no wait would help."""
+    daemon = Daemon(folder, memory="64MiB")
+    monkeypatch.setenv("STREAMERD_SOCKET", daemon.socket)
+    try:
+        (folder / "c").mkdir()
+        (folder / "c" / "x").write_bytes(bytes(40 << 20))
+        assert streamerd.publish_files(folder / "c", "set", key=KEY)
+        with pytest.raises(streamerd.OutOfMemoryError, match="do(es)? not fit"):
+            streamerd.publish_files(folder / "c", "set", key={**KEY, "gpu": "H100"})
+        assert streamerd.restore_files("set", folder / "r", key=KEY) == ["x"]
+        daemon.ctl("unload", "set")
+        assert streamerd.publish_files(folder / "c", "set", key={**KEY, "gpu": "H100"})
+    finally:
+        daemon.stop()
+
+
 def test_special_bits_are_dropped(daemon: Daemon, folder: Path) -> None:
     cache = folder / "c"
     cache.mkdir()
@@ -329,9 +348,8 @@ def test_what_a_killed_process_was_writing_is_not_published_and_removed_by_the_n
     streamerd.restore_files("set", cache, key=KEY, replace=False)
     assert len(parts(cache)) == 1
     assert contents(cache) != whole
-    (cache / "a" / "deep" / "kernel.so").rename(cache / "a" / "kernel.so")
     streamerd.publish_files(cache / "a", "a", key=KEY)
-    streamerd.restore_files("a", cache / "a", key=KEY)
+    assert streamerd.restore_files("a", cache / "a", key=KEY) == ["deep/kernel.so"]
     assert parts(cache) == []
 
 
