@@ -15,6 +15,7 @@ A part without a lock is of a process that was killed. The next one that writes 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import itertools
@@ -177,6 +178,10 @@ def _identity(found: os.stat_result) -> tuple[int, ...]:
     )  # fmt: skip
 
 
+# Magic numbers of NFS and SMB, whose clients refuse a lease unless the server has delegated the file to them.
+_REFUSE_LEASES = (0x6969, 0xFF534D42, 0xFE534D42)
+
+
 def _is_written(fd: int) -> bool:
     """Whether a process has a file open for writing, or mapped: then the kernel gives no lease of it. It gives none of
     files of other users, and of some file systems, either: False."""
@@ -185,10 +190,16 @@ def _is_written(fd: int) -> bool:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
-        return True
+        return _file_system(fd) not in _REFUSE_LEASES
     except OSError:
         return False
     return False
+
+
+def _file_system(fd: int) -> int:
+    """Its magic number; 0: unknown."""
+    status = (ctypes.c_long * 16)()  # struct statfs, which begins with it, has 120 bytes
+    return status[0] & 0xFFFFFFFF if ctypes.CDLL(None).fstatfs(fd, status) == 0 else 0
 
 
 # ---- writing ----

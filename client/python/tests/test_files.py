@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import resource
@@ -21,7 +22,7 @@ import pytest
 from conftest import Daemon, eventually
 
 import streamerd
-from streamerd import _files, _put
+from streamerd import _files, _folder, _put
 from streamerd._client import connect
 from streamerd._folder import File, Folder, Writer
 from streamerd._publication import Entry
@@ -268,6 +269,29 @@ def test_a_file_that_a_process_may_be_writing_is_not_published(
         streamerd.publish_files(cache, "set", key=KEY)
     require_nothing_published(daemon, folder)
     assert streamerd.publish_files(cache, "set", key=KEY)
+
+
+@pytest.mark.parametrize(("number", "magic"), [(errno.EAGAIN, 0x6969), (errno.EACCES, 0xEF53), (errno.EINVAL, 0)])
+def test_a_file_without_leases_is_published(
+    daemon: Daemon, cache: Path, monkeypatch: pytest.MonkeyPatch, number: int, magic: int
+) -> None:
+    """NFS without a delegation, a file of another user, a file system that has none."""
+
+    def refuse(fd: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETLEASE:
+            raise OSError(number, os.strerror(number))
+        return control(fd, command, argument)
+
+    control = fcntl.fcntl
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    monkeypatch.setattr(_folder, "_file_system", lambda fd: magic)
+    assert streamerd.publish_files(cache, "set", key=KEY)
+
+
+def test_the_file_system_is_known_by_its_number(cache: Path) -> None:
+    shown = subprocess.run(["stat", "-f", "-c", "%t", cache / "a.py"], check=True, capture_output=True, text=True).stdout
+    with open(cache / "a.py") as f:
+        assert _folder._file_system(f.fileno()) == int(shown, 16)
 
 
 def test_a_folder_of_any_depth_is_published(daemon: Daemon, folder: Path) -> None:
