@@ -51,6 +51,9 @@ struct handle_kind {
         /* Of what is lent: what this process writes from now on reaches no other, and the address stays. `reading`: a
          * descriptor for reading alone, or -1. */
         int (*make_private)(struct mapping *mapping, int reading, struct fault *fault);
+        /* The same of the first `bytes`, whole pages, of what is lent, for writing: of pages that are written to the
+         * process has copies. NULL: none would. */
+        int (*protect)(struct mapping *mapping, uint64_t bytes, int reading, struct fault *fault);
         /* Copies a range of the mapping to host memory, or from there to what is lent; the other one is NULL. */
         int (*copy)(const struct mapping *mapping, uint64_t offset, void *to, const void *from, size_t size,
                     struct fault *fault);

@@ -109,19 +109,32 @@ static void memfd_unmap(struct mapping *mapping)
 }
 
 /* In one step: no other thread finds the address unmapped. */
+static int map_again(const struct mapping *mapping, size_t bytes, int reading, bool writable, struct fault *fault)
+{
+        int rc = check_sealed(reading, bytes, "publish", fault);
+        if (rc != 0 || bytes == 0)
+                return rc;
+        void *p = mmap(mapping->map, bytes, PROT_READ | (writable ? PROT_WRITE : 0),
+                       MAP_FIXED | (writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED), reading, 0);
+        return p != MAP_FAILED
+                       ? 0
+                       : fault_set(fault, STREAMER_EOS, "publish: cannot map %zu bytes: %s", bytes, strerror(errno));
+}
+
 static int memfd_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         bool writable = !fd_is_hugetlb(reading);
-        int rc = check_sealed(reading, mapping->map_size, "publish", fault);
-        if (rc != 0)
-                return rc;
-        void *p = mmap(mapping->map, mapping->map_size, PROT_READ | (writable ? PROT_WRITE : 0),
-                       MAP_FIXED | (writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED), reading, 0);
-        if (p == MAP_FAILED)
-                return fault_set(fault, STREAMER_EOS, "publish: cannot map %zu bytes: %s", mapping->map_size,
-                                 strerror(errno));
-        mapping->writable = writable;
-        return 0;
+        int rc = map_again(mapping, mapping->map_size, reading, writable, fault);
+        if (rc == 0)
+                mapping->writable = writable;
+        return rc;
+}
+
+static int memfd_protect(struct mapping *mapping, uint64_t bytes, int reading, struct fault *fault)
+{
+        return fd_is_hugetlb(reading)
+                       ? fault_set(fault, STREAMER_EUNSUPPORTED, "publish: the pool may have no page for a copy")
+                       : map_again(mapping, (size_t)bytes, reading, true, fault);
 }
 
 static int memfd_copy(const struct mapping *mapping, uint64_t offset, void *to, const void *from, size_t size,
@@ -139,5 +152,6 @@ const struct handle_kind handle_kind_memfd = {
         .map = memfd_map,
         .unmap = memfd_unmap,
         .make_private = memfd_make_private,
+        .protect = memfd_protect,
         .copy = memfd_copy,
 };

@@ -16,6 +16,10 @@ STREAMER_API PyObject *streamer_python_slot(unsigned kind, void ***slot);
 /* As streamer_publish_commit(); a publication that it released is in its slot no longer. */
 STREAMER_API int streamer_python_commit(streamer_publication **publication, streamer_lease **lease);
 
+/* Before the commit: what this process writes to the storages from now on is its own, and dropped by the next call and
+ * by the commit. STREAMER_EUNSUPPORTED: on GPUs, and of hugetlb pages. After a failure some may be lent for writing. */
+STREAMER_API int streamer_python_protect(streamer_publication *publication);
+
 /* As streamer_publish_abort(), at once. */
 STREAMER_API void streamer_python_abort(streamer_publication **publication);
 

@@ -6,6 +6,7 @@
 #include "client/publish/publication.h"
 
 #include "client/args.h"
+#include "client/python.h"
 #include "client/util.h"
 
 #include <inttypes.h>
@@ -79,8 +80,9 @@ static int place(streamer_publication *p, const uint64_t *bytes, size_t n, uint6
                         .segment = (uint32_t)(s - p->segments), .offset = s->bytes, .bytes = bytes[i]};
                 s->bytes += size;
         }
-        p->table_bytes = TABLE_BYTES + n * TABLE_PER_STORAGE;
-        p->segments[p->n_segments - 1].bytes += round_up(p->table_bytes, PUBLISHED_ALIGN);
+        struct lent_segment *last = &p->segments[p->n_segments - 1];
+        p->table_offset = round_up(last->bytes, (uint64_t)sysconf(_SC_PAGESIZE));
+        last->bytes = p->table_offset + round_up(TABLE_BYTES + n * TABLE_PER_STORAGE, PUBLISHED_ALIGN);
         *total = 0;
         for (size_t i = 0; i < p->n_segments; i++) {
                 struct lent_segment *s = &p->segments[i];
@@ -200,6 +202,23 @@ int streamer_publish_storage(streamer_publication *publication, size_t i, void *
         return 0;
 }
 
+int streamer_python_protect(streamer_publication *publication)
+{
+        int rc = check_begun(publication, "python_protect");
+        for (size_t i = 0; rc == 0 && i < publication->n_segments; i++) {
+                const struct lent_segment *s = &publication->segments[i];
+                if (!s->mapped)
+                        continue;
+                struct mapping *mapping = &publication->lease->segments[s->number];
+                uint64_t bytes = i + 1 < publication->n_segments ? s->bytes : publication->table_offset;
+                rc = mapping->kind->protect
+                             ? mapping->kind->protect(mapping, bytes, s->reading, publication->client->fault)
+                             : fail(publication->client, STREAMER_EUNSUPPORTED,
+                                    "publish: a process has no memory of its own in place of a GPU's");
+        }
+        return rc;
+}
+
 /* ---- the table ---- */
 
 static int check_tensor(const streamer_publication *p, const streamer_published_tensor *t)
@@ -275,7 +294,7 @@ static int make_table(streamer_publication *p, void **bytes, uint64_t *size, str
         struct streamer_client *c = p->client;
         const size_t last = p->n_segments - 1;
         p->writer.storages.used = 0; /* of an earlier attempt */
-        *at = (struct placed_storage){.segment = (uint32_t)last};
+        *at = (struct placed_storage){.segment = (uint32_t)last, .offset = p->table_offset};
         for (size_t i = 0; i < p->n_storages; i++) {
                 const struct placed_storage *s = &p->storages[i];
                 const struct published_storage entry = {.offset = s->bytes > 0 ? s->offset : 0,
@@ -284,8 +303,6 @@ static int make_table(streamer_publication *p, void **bytes, uint64_t *size, str
                 if (!s->requested)
                         return fail(c, STREAMER_EINVAL, "publish_commit: storage %zu was not requested", i);
                 published_add_storage(&p->writer, &entry);
-                if (s->segment == last)
-                        at->offset = s->offset + round_up(s->bytes, PUBLISHED_ALIGN);
         }
         *size = published_size(&p->writer);
         at->bytes = *size;

@@ -36,7 +36,7 @@ struct streamer_publication {
         size_t n_segments;
         struct placed_storage *storages;
         size_t n_storages;
-        uint64_t table_bytes;           /* reserved behind the last storage */
+        uint64_t table_offset;          /* in the last segment, behind the last storage, at a page */
         struct published_writer writer; /* tensors and attributes */
         bool is_private;
 };

@@ -91,6 +91,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_publish_attribute": (c_int, [c_void_p, c_char_p, c_char_p]),
     "streamer_python_abort": (None, [POINTER(c_void_p)]),
     "streamer_python_commit": (c_int, [POINTER(c_void_p), POINTER(c_void_p)]),
+    "streamer_python_protect": (c_int, [c_void_p]),
     "streamer_published_count": (c_int, [c_void_p, POINTER(c_size_t), POINTER(c_size_t), POINTER(c_size_t)]),
     "streamer_published_get": (c_int, [c_void_p, c_size_t, POINTER(PublishedTensor)]),
     "streamer_published_storage": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
@@ -165,6 +166,17 @@ class Publication:
         data = c_void_p()
         self._client.check(self._library.streamer_publish_storage(self._pointer, i, byref(data)))
         return Memory(data.value or 0, self._sizes[i], self._device, self._owner)
+
+    def protect(self) -> bool:
+        """What this process writes to the storages from now on is its own, and dropped by the next call and by commit().
+
+        False: the memory has no such pages.
+        """
+        code = self._library.streamer_python_protect(self._pointer)
+        if code == UnsupportedError.code:
+            return False
+        self._client.check(code)
+        return True
 
     def tensor(self, entry: Entry) -> None:
         self._client.check(self._library.streamer_publish_tensor(self._pointer, byref(_described(entry))))

@@ -421,6 +421,27 @@ def test_a_commit_that_fails_leaves_the_module_with_memory_of_its_own(daemon: Da
     assert torch.equal(module.weight, before)
 
 
+def test_what_is_written_to_protected_memory_is_dropped(daemon: Daemon) -> None:
+    module = linear()
+    before = module.weight.detach().clone()
+    commit = streamerd._publication.Publication.commit
+
+    def write_first(publication: Any) -> None:
+        assert publication.protect()
+        module.weight.data.add_(1)
+        assert publication.protect()
+        assert torch.equal(module.weight, before)
+        module.weight.data.add_(1)
+        commit(publication)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streamerd._publication.Publication, "commit", write_first)
+        streamerd.publish(module, "m", key=KEY)
+    other = on_meta(linear)
+    streamerd.load_into(other, "m", key=KEY)
+    assert torch.equal(other.weight, before)
+
+
 # ---- the base ----
 
 

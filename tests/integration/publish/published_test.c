@@ -2,6 +2,7 @@
  *
  * A client's model becomes resident: it is found by its key, read by others, sealed, and a model like any other.
  */
+#include "client/python.h"
 #include "tests/integration/published_fixture.h"
 
 #include "tests/lib/streamerctl.h"
@@ -282,6 +283,26 @@ TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
         streamer_detach(lease);
 }
 
+TEST(protected_memory_gets_copies_of_pages_that_are_written_to_which_the_next_call_and_the_commit_drop)
+{
+        streamer_lease *lease;
+        streamer_publication *p = filled(client, &opts);
+        unsigned char *weight = storage_of(client, p, 0);
+        if (daemon_on_gpu()) {
+                fails(client, STREAMER_EUNSUPPORTED, "a GPU's", streamer_python_protect(p));
+                streamer_publish_abort(p);
+                return;
+        }
+        ok(client, streamer_python_protect(p));
+        weight[WEIGHT - 1] ^= 1;
+        ok(client, streamer_python_protect(p));
+        ck_assert_int_eq(weight[WEIGHT - 1], storage_byte(1, 0, WEIGHT - 1));
+        weight[WEIGHT - 1] ^= 1;
+        ok(client, streamer_publish_commit(p, &lease));
+        check_model(client, lease, 1);
+        streamer_detach(lease);
+}
+
 /* A child has inherited the writable mapping. */
 TEST(a_writable_mapping_that_remains_refuses_the_commit)
 {
@@ -557,13 +578,13 @@ TEST(two_tensors_that_exclude_each_other_are_refused, EACH(wrong_pairs))
         streamer_publish_abort(p);
 }
 
-/* The table may take what the storage leaves of the segment: on the host 514 KiB, in whole pages. */
+/* The table may take what the pages of the storage leave of the segment: on the host 514 KiB, in whole pages. */
 TEST(a_table_that_is_larger_than_its_place_is_refused)
 {
         enum { SIZE = 3 << 20 };
         static const uint64_t bytes[] = {40};
         const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        const uint64_t segment = daemon_on_gpu() ? 2 * MIB : (256 + 514 * 1024 + page - 1) / page * page;
+        const uint64_t segment = daemon_on_gpu() ? 2 * MIB : page + (514 * 1024 + page - 1) / page * page;
         char *value = must_alloc(SIZE + 1);
         streamer_lease *lease;
         streamer_publication *p = claim_of(client, &opts, "absent");
@@ -573,7 +594,7 @@ TEST(a_table_that_is_larger_than_its_place_is_refused)
         storage_of(client, p, 0);
         ok(client, streamer_publish_attribute(p, "large", value));
         fails(client, STREAMER_ELIMIT, "publish_commit: the table takes ", streamer_publish_commit(p, &lease));
-        char *left = format_text(" bytes, and %ju are left for it", (uintmax_t)(segment - 256));
+        char *left = format_text(" bytes, and %ju are left for it", (uintmax_t)(segment - page));
         fails(client, STREAMER_ELIMIT, left, streamer_publish_commit(p, &lease));
         streamer_publish_abort(p);
 }
