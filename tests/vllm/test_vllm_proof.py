@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Iterator
@@ -223,6 +224,46 @@ def test_tensors_of_objects_are_tensors_of_the_model():
     assert ":quantised.excluded" not in scalars_of(module)
     items[":method.table"].holder[items[":method.table"].place] = None
     assert module.method.table is None
+
+
+class Handle:
+    """As of a C++ library: of memory that it releases."""
+
+    def __del__(self) -> None: ...
+
+    def multiply(self) -> None: ...
+
+
+def enclosing(value: Any) -> Any:
+    return lambda: value
+
+
+HANDLES = {
+    "of a module": lambda handle, address: handle,
+    "of a method of it": lambda handle, address: handle.multiply,
+    "enclosed": lambda handle, address: enclosing(handle),
+    "given": lambda handle, address: functools.partial(print, handle),
+    "given to what is enclosed": lambda handle, address: enclosing(functools.partial(print, at=handle)),
+    "address": lambda handle, address: address,
+    "enclosed address": lambda handle, address: enclosing(address),
+    "address in a tensor": lambda handle, address: torch.tensor([1, address]),
+}
+
+
+@pytest.mark.parametrize("kind", HANDLES)
+def test_what_refers_to_memory_by_its_address_is_refused_before_a_tensor_is_moved(kind):
+    from streamerd._engines.vllm_state import NotPublishable, require_movable, scalars_of, tensors_of
+
+    def require(model: Any) -> None:
+        require_movable(model, tensors_of(model), scalars_of(model))
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model[0].compute = functools.partial(torch.nn.functional.linear, weight=model[0].weight)
+    model[0].seed = torch.tensor([1 << 62])
+    require(model)
+    model[0].held = HANDLES[kind](Handle(), model[0].weight.data_ptr())
+    with pytest.raises(NotPublishable, match=r"^0[:.]held .*memory"):
+        require(model)
 
 
 def test_a_method_that_cannot_skip_its_post_processing_is_refused_by_name_on_a_gpu(monkeypatch):

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -92,10 +94,12 @@ def _is_one_of(value: Any, others: tuple[Any, ...]) -> bool:
 
 def require_movable(model: nn.Module, items: list[Item], scalars: Mapping[str, str]) -> None:
     """Raises NotPublishable for what refers to memory by its address: it would not follow, and means nothing elsewhere."""
-    for name, holder, place in _in_objects(model):
-        value = holder[place]
+    numbers = {name: int(value) for name, value in scalars.items() if len(value) > 9 and value.isdigit()}
+    for name, value in _references(model):
         if not isinstance(value, nn.Module) and (hasattr(type(value), "__del__") or isinstance(value, torch.ScriptObject)):
             raise NotPublishable(f"{name} ({type(value).__qualname__}) has memory of its own that is no tensor")
+        if type(value) is int:
+            numbers[name] = value
     bounds = torch.tensor(_mappings())
 
     def are_addresses(values: torch.Tensor) -> bool:
@@ -107,9 +111,34 @@ def require_movable(model: nn.Module, items: list[Item], scalars: Mapping[str, s
             values = item.tensor.detach().reshape(-1).cpu()
             if are_addresses(values[values >= _LEAST_ADDRESS]):
                 raise NotPublishable(f"{item.name} holds the address of memory")
-    for name, value in scalars.items():
-        if len(value) > 9 and value.isdigit() and int(value) < 1 << 63 and are_addresses(torch.tensor([int(value)])):
+    for name, number in numbers.items():
+        if _LEAST_ADDRESS <= number < 1 << 63 and are_addresses(torch.tensor([number])):
             raise NotPublishable(f"{name} is the address of memory")
+
+
+def _references(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What modules and vLLM's objects in them refer to, also by the functions that they have."""
+    held = [(name, holder[place]) for name, holder, place in _in_objects(model)]
+    for path, module in parts_of(model):
+        held += [(f"{path}:{name}", value) for name, value in vars(module).items() if name not in _OWN]
+    for name, value in held:
+        yield name, value
+        yield from _enclosed(name, value, _DEPTH)
+
+
+def _enclosed(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """What a function encloses, is bound to, or is given."""
+    inner: list[Any] = []
+    if isinstance(value, functools.partial):
+        inner = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, MethodType):
+        inner = [value.__self__]
+    elif isinstance(value, FunctionType):
+        inner = gc.get_referents(*(value.__closure__ or ()))
+    for one in inner:
+        yield name, one
+        if depth > 1:
+            yield from _enclosed(name, one, depth - 1)
 
 
 def _mappings() -> list[int]:
