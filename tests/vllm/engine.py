@@ -361,11 +361,14 @@ def colour(value: str) -> None:
         patch(module, "built_of", lambda model: {**built_of(model), "colour": value})
 
 
-def break_proof(difference: str) -> None:
-    """The second model of a proof differs from the first in this."""
+def break_proof(difference: str, protected: bool = True) -> None:
+    """The second model of a proof differs from the first in this. Not `protected`: as where it is in memory of a GPU."""
     from streamerd._engines import vllm_proof
+    from streamerd._publication import Publication
 
     complete = vllm_proof.complete
+    if not protected:
+        patch(Publication, "protect", lambda publication: False)
 
     def completing(model: Any, *more: Any) -> None:
         complete(model, *more)
@@ -386,8 +389,11 @@ def break_proof(difference: str) -> None:
             del model.model.norm.weight
         elif difference == "outputs":
             model.model.norm.register_forward_hook(lambda module, given, output: (output[0] * 2, output[1]))
-        elif difference == "written":
+        elif difference == "written when it is processed":
             model.lm_head.weight.data[5] += 1
+        elif difference == "written when it is called":
+            rows = model.model.embed_tokens.weight.data  # the row is none of the batch's
+            model.model.norm.register_forward_hook(lambda module, given, output: rows[5].add_(1) and None)
         else:
             raise KeyError(difference)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import mmap
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from processes import Daemon, Engine, EngineError
 from test_vllm_publish import ATTACHED, FROM_FILES, PUBLISHED, published_of, publishing
 
 NOT_PUBLISHED = "was not published: "
+LOADED_AGAIN = "the model is loaded again"
 
 # docs/publish.md has this as a table.
 REFUSED = {
@@ -100,8 +102,10 @@ DIFFERENCES = {
     "alias": "shares memory with other tensors in an engine that attaches than it does here",
     "absent": "model.norm.weight is absent in an engine that attaches",
     "outputs": "the outputs for the same token ids differ",
-    "written": "an engine that attaches writes to lm_head.weight",
+    "written when it is processed": "an engine that attaches writes to lm_head.weight",
+    "written when it is called": "an engine that attaches writes to model.embed_tokens.weight",
 }
+WRITTEN = [difference for difference in DIFFERENCES if difference.startswith("written")]
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
@@ -117,9 +121,25 @@ def test_what_differs_is_named_and_not_published(engine, models, daemon, expecte
     engine.call("stop")
     [line] = [line for line in log.splitlines() if NOT_PUBLISHED in line]
     assert DIFFERENCES[difference] in line
+    assert LOADED_AGAIN not in log
     [refusal] = published_of(daemon, folder)
     daemon.ctl("unload", refusal["name"])
     assert PUBLISHED in answers(engine, folder, "streamerd", publishing(daemon))[1]
+
+
+@pytest.mark.parametrize("difference", WRITTEN)
+def test_a_write_to_memory_that_is_not_protected_is_found_and_the_model_loaded_again(
+    engine, models, daemon, expected, difference
+):
+    folder = models / f"not protected {difference}"
+    shutil.copytree(models / "checkpoint", folder)
+    with engine.patched("break_proof", difference=difference, protected=False):
+        log = "\n".join(engine.start(folder, "streamerd", publishing(daemon))["log"])
+    assert engine.call("tokens") == expected
+    engine.call("stop")
+    [line] = [line for line in log.splitlines() if NOT_PUBLISHED in line]
+    assert DIFFERENCES[difference] in line
+    assert LOADED_AGAIN in log
 
 
 def test_the_table_has_the_proof(engine, models, daemon, expected):
@@ -138,8 +158,8 @@ def test_the_table_has_the_proof(engine, models, daemon, expected):
     assert proof["tensors"] == len(published.entries())
     assert proof["bytes"] > 6 << 20
     assert f"{proof['scalars']} attributes" in line
-    assert proof["tokens"] == 16
-    assert [output["shape"] for output in proof["outputs"]] == [[16, 256], [16, 1024]]
+    assert proof["tokens"] == 2
+    assert [output["shape"] for output in proof["outputs"]] == [[2, 256], [2, 1024]]
 
 
 # ---- parts of a proof ----
@@ -159,6 +179,36 @@ def test_a_checksum_tells_any_change_of_a_word_and_words_that_are_exchanged():
     assert _checksums([storage]) != [before]
     words[[3, 4]] = words[[4, 3]]
     assert _checksums([storage, storage[:0]]) == [before, 0]
+
+
+def test_the_kernel_tells_which_pages_a_process_has_copied(tmp_path):
+    from streamerd._engines.vllm_proof import _own_bytes
+
+    path = tmp_path / "memory"
+    path.write_bytes(bytes(8 * mmap.PAGESIZE))
+    with open(path, "r+b") as f:
+        private = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE)
+        shared = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_SHARED)
+    one, two, empty = (torch.frombuffer(private, dtype=torch.uint8)[part] for part in (slice(9), slice(9, None), slice(0)))
+    assert int(one.sum() + two.sum()) == 0
+    assert _own_bytes([two, empty, one]) == 0
+    two[-1] = 0
+    assert _own_bytes([two, empty, one]) == mmap.PAGESIZE
+    assert _own_bytes([two, torch.frombuffer(shared, dtype=torch.uint8)]) is None
+
+
+def test_memory_that_nothing_was_written_to_has_the_value_of_the_pass():
+    from streamerd._engines.vllm_proof import _Unwritten
+
+    x = torch.ones(2, 3)
+    with _Unwritten(7.0):
+        made = [
+            torch.empty(2, 3), torch.empty_like(x), torch.empty_strided((2, 3), (3, 1)), x.new_empty((2, 3)),
+            x.new_empty_strided((2, 3), (3, 1)), torch.empty(2, 3, dtype=torch.bfloat16),
+        ]  # fmt: skip
+        assert torch.empty(2, dtype=torch.int32).dtype == torch.int32
+        assert torch.equal(torch.zeros_like(x), x - x)
+    assert all(torch.equal(tensor.float(), x * 7) for tensor in made)
 
 
 def test_a_rank_alone_assumes_that_the_others_have_what_it_has():

@@ -7,8 +7,9 @@ Before the commit a second model is built of what is to be published, in the way
     scalars   every plain attribute, and the class of every object
     outputs   of both models, bit for bit, for a fixed batch of token ids, called as vLLM's profile run calls a model
 
-Tensors that the second model maps as they are published are equal, since they are the same memory: what is read of them is
-a checksum before and after, which shows whether post-processing or the forward pass writes to them.
+Tensors that the second model maps as they are published are equal, since they are the same memory. Whether post-processing or
+the forward pass writes to them, the kernel tells on the host, where a page that is written to becomes this process's own;
+elsewhere checksums before and after do, which read all of it.
 
 The profile run has no KV cache, so attention computes nothing: a sum of its inputs stands for it, in which each element of
 queries, keys and values has a part. With tensor parallelism each rank proves its own model: a rank that attaches takes part
@@ -21,15 +22,19 @@ import gc
 import hashlib
 import inspect
 import json
+import re
 import time
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import Logger
+from math import nan
 from typing import Any
 
 import torch
 import vllm
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.forward_context import set_forward_context
@@ -56,7 +61,15 @@ SCALARS = "scalars"  # attributes of the table
 BUILT = "built"
 PROOF = "proof"
 
-_TOKENS = 16
+# Kernels may have another path for one token alone. With two a pass takes hardly longer than reading the weights, and with each
+# further one longer, where matrices are multiplied without units for them. Experts that no token reaches are compared by their
+# bytes alone, which would be so with any number.
+_TOKENS = 2
+_ALLOCATING = (
+    torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
+)  # fmt: skip
+_MAPPING = re.compile("^([0-9a-f]+)-([0-9a-f]+) ...(.)", re.MULTILINE)  # in smaps
+_COPIES = re.compile("^(?:Anonymous|SwapPss): +([0-9]+) kB$", re.MULTILINE)  # of pages, in memory or swapped
 _WORDS = 1 << 18  # of a checksum at a time: 2 MiB
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _BYTES = 16 << 20  # that are compared at a time
@@ -71,19 +84,21 @@ class Proof:
 
     What can be refused is refused by the constructor, which changes nothing. `pristine`: a copy of the engine's
     configuration from before it built the model; `state`: the digest of what an engine that attaches is to build, if that
-    is known.
+    is known; `protect`: Publication.protect() of where its tensors are moved.
     """
 
     def __init__(
-        self, model: nn.Module, config: VllmConfig, pristine: VllmConfig, prefix: str, state: str | None, logger: Logger
-    ) -> None:
+        self, model: nn.Module, config: VllmConfig, pristine: VllmConfig, prefix: str, state: str | None,
+        protect: Callable[[], bool], logger: Logger,
+    ) -> None:  # fmt: skip
         began = time.perf_counter()
         self._model = model
         self._config = config
         self._pristine = pristine
+        self._protect = protect
         self._logger = logger
         self._is_altered = False
-        self._outputs = _outputs(model, config)  # first: a first call may convert tables
+        self._outputs = _outputs(model, config, 0.0)  # first: a first call may convert tables
         self.items = tensors_of(model)
         self._scalars = scalars_of(model)
         require_movable(model, self.items, self._scalars)
@@ -98,16 +113,17 @@ class Proof:
     def __call__(self, entries: list[Entry], storages: list[torch.Tensor]) -> dict[str, str]:
         """The attributes of the table. Raises NotPublishable with the first difference."""
         began = time.perf_counter()
-        before = _checksums(storages)
+        writes = _Writes(storages, self._protect)
         assert self._second is not None
         try:
             own = self._compare(self._second, entries, storages)
         finally:
             self._pristine.compilation_config.static_forward_context.clear()
             self._second = None
-            written = [i for i, checksum in enumerate(_checksums(storages)) if checksum != before[i]]
+            self._is_altered = True  # unless it is known that nothing was
+            written = writes.find()
+            self._is_altered = bool(written) and not writes.are_undone
             if written:
-                self._is_altered = True
                 name = next(entry.name for entry in entries if entry.storage == written[0])
                 raise Altered(f"an engine that attaches writes to {name}")
         if own > _BYTES:
@@ -135,7 +151,7 @@ class Proof:
     def is_intact(self) -> bool:
         """Whether the publisher's own model is what it was, after its tensors were moved."""
         try:
-            return not self._is_altered and _are_equal(_outputs(self._model, self._config), self._outputs)
+            return not self._is_altered and _are_equal(_outputs(self._model, self._config, nan), self._outputs)
         except Exception as error:
             self._logger.debug("streamerd: publish: the model cannot be called: %s", error)
             return False
@@ -148,10 +164,10 @@ class Proof:
         differs = differences(self._scalars, scalars_of(second))
         if differs:
             raise NotPublishable(f"{len(differs)} attributes differ in an engine that attaches: {'; '.join(differs[:3])}")
-        if not _are_equal(_outputs(self._model, self._config), self._outputs):
+        if not _are_equal(_outputs(second, self._pristine, nan), self._outputs):
+            if self.is_intact():
+                raise NotPublishable("the outputs for the same token ids differ")
             raise NotPublishable("its outputs are other ones once its tensors were moved, or from run to run")
-        if not _are_equal(_outputs(second, self._pristine), self._outputs):
-            raise NotPublishable("the outputs for the same token ids differ")
         return own
 
 
@@ -169,6 +185,48 @@ def _fresh_registries() -> Iterator[None]:
 
 
 # ---- memory ----
+
+
+class _Writes:
+    """To storages, from now on. `protect`: lets them be this process's own, and drops those before; False: it cannot."""
+
+    def __init__(self, storages: list[torch.Tensor], protect: Callable[[], bool]) -> None:
+        self._storages = storages
+        self._protect = protect
+        self.are_undone = protect()
+        self._before = [] if self.are_undone else _checksums(storages)
+
+    def find(self) -> list[int]:
+        """The numbers of storages that have other bytes; they have the former ones again, if `are_undone`."""
+        if self.are_undone and _own_bytes(self._storages) == 0:
+            return []
+        after = _checksums(self._storages)
+        if self.are_undone:
+            self._protect()
+            self._before = _checksums(self._storages)
+        return [i for i, checksum in enumerate(after) if checksum != self._before[i]]
+
+
+def _own_bytes(storages: list[torch.Tensor]) -> int | None:
+    """Bytes of private copies among the pages of storages on the host. None: the kernel does not say."""
+    extents = sorted((s.data_ptr(), s.data_ptr() + s.numel()) for s in storages if s.numel() > 0)
+    try:
+        with open("/proc/self/smaps") as f:
+            text = f.read()
+    except OSError:
+        return None
+    found = own = 0
+    for mapping in _MAPPING.finditer(text):
+        begin, end = (int(address, 16) for address in mapping.group(1, 2))
+        inside = extents[bisect_left(extents, (begin,)) : bisect_left(extents, (end,))]
+        if not inside:
+            continue
+        found += len(inside)
+        sizes = _COPIES.findall(text, mapping.end(), text.find("VmFlags:", mapping.end()))
+        if mapping[3] != "p" or inside[-1][1] > end or len(sizes) != 2:
+            return None
+        own += sum(map(int, sizes)) * 1024
+    return own if found == len(extents) else None
 
 
 def _checksums(storages: list[torch.Tensor]) -> list[int]:
@@ -260,7 +318,7 @@ def _tokens(config: VllmConfig) -> int:
 
 
 @torch.inference_mode()
-def _outputs(model: Any, config: VllmConfig) -> list[torch.Tensor]:
+def _outputs(model: Any, config: VllmConfig, unwritten: float) -> list[torch.Tensor]:
     """What the model makes of a fixed batch: its hidden states, and the logits where it has them."""
     count, device = _tokens(config), torch.device(config.device_config.device)
     positions = torch.arange(count, device=device)
@@ -273,6 +331,7 @@ def _outputs(model: Any, config: VllmConfig) -> list[torch.Tensor]:
         set_forward_context(None, config, num_tokens=count, skip_compiled=True),
         _sums_for_attention(model),
         _alone(),
+        _Unwritten(unwritten),
     ):
         hidden = model(input_ids=ids, positions=positions, intermediate_tensors=None, inputs_embeds=None)
         outputs = [t for t in (hidden if isinstance(hidden, (tuple, list)) else [hidden]) if isinstance(t, torch.Tensor)]
@@ -286,6 +345,21 @@ def _are_equal(one: list[torch.Tensor], two: list[torch.Tensor]) -> bool:
     return len(one) == len(two) and all(
         (a.shape, a.dtype) == (b.shape, b.dtype) and _is_same(a, b) for a, b in zip(one, two, strict=True)
     )
+
+
+class _Unwritten(TorchFunctionMode):
+    """While it is entered, memory that is allocated for numbers has this value until it is written to: outputs that depend on
+    such memory differ from those with another value."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self._value = value
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        result = function(*arguments, **(named or {}))
+        if function in _ALLOCATING and result.is_floating_point() and result.itemsize > 1:
+            result.fill_(self._value)
+        return result
 
 
 @contextmanager

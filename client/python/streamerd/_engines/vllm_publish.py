@@ -464,7 +464,9 @@ class Sharing:
 
     def _publish(self, publication: Publication, model: nn.Module, pristine: VllmConfig) -> None:
         try:
-            proof = vllm_proof.Proof(model, self._config, pristine, self._prefix, self._key.get("state"), self._logger)
+            proof = vllm_proof.Proof(
+                model, self._config, pristine, self._prefix, self._key.get("state"), publication.protect, self._logger
+            )
         except NotPublishable as reason:
             self._record(publication, reason)
             raise
