@@ -261,6 +261,10 @@ class Writer:
             finally:
                 os.close(fd)  # ends the lock: the part has no name any more
 
+    def write(self, path: str, data: bytes) -> None:
+        with self.file(path) as f:
+            f.write(data)
+
     def _enter(self, path: str) -> tuple[int, str]:
         if not is_below(path):
             raise InvalidError(f"{path!r}: is no path below a folder")

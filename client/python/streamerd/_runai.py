@@ -402,9 +402,7 @@ def pull_files(
             if name.endswith(SUFFIX) and file.get("bytes", 0) > FETCHED_MAX:
                 _pull_weights(writer, name, f"{model_path.rstrip('/')}/{name}", file["bytes"])
                 continue
-            data = fetch(model_path, name)
-            with writer.file(name) as f:
-                f.write(data)
+            writer.write(name, fetch(model_path, name))
 
 
 def _pull_weights(writer: Writer, name: str, url: str, size: int) -> None:

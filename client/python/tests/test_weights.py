@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from conftest import Daemon
 
 import streamerd
 from streamerd._engines.options import Options
-from streamerd._engines.sources import INDEX, locate, natural, sources_of_weights
+from streamerd._engines.sources import INDEX, SOURCE_FILE, fetch_engine_files, locate, natural, sources_of_weights
 
 ONE, TWO, GONE = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2, 3))
 
@@ -145,3 +146,24 @@ def test_a_snapshot_whose_index_is_none_is_incomplete(tmp_path: Path, case: str)
     assert locate("org/model", None, str(tmp_path)) == str(place)
     (place / INDEX).write_text(UNREADABLE[case])
     assert locate("org/model", None, str(tmp_path)) == "hf://org/model"
+
+
+def test_names_of_a_store_lead_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lists them: an engine writes what it has fetched below its own cache."""
+    monkeypatch.setattr(streamerd, "fetch", lambda *_, **__: b"{}")
+    monkeypatch.setattr(streamerd, "fetch_list", lambda *_, **__: ["../../escaped.safetensors"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(streamerd.InvalidError, match="is no path below a folder"):
+        sources_of_weights("s3://bucket/m", choose, Options())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_engine_was_fetching_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamerd, "fetch", lambda *_, **__: b"{}")
+    monkeypatch.setattr(streamerd, "fetch_list", lambda *_, **__: ["config.json", "sub/other.json"])
+    directory = Path(fetch_engine_files("s3://bucket/m", str(tmp_path / "cache"), Options()))
+    (directory / ".streamerd-0a-1.part").touch()
+    assert fetch_engine_files("s3://bucket/m", str(tmp_path / "cache"), Options()) == str(directory)
+    assert {path.name: path.read_text() for path in directory.iterdir()} == {
+        "config.json": "{}", SOURCE_FILE: "s3://bucket/m",
+    }  # fmt: skip

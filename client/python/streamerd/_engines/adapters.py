@@ -145,8 +145,7 @@ def _write(folder: str, configuration: bytes, model: streamerd.Model[Any]) -> No
     with Writer(folder) as writer:
         with writer.file(WEIGHTS) as f:
             write_file(model, f)
-        with writer.file(CONFIGURATION) as f:
-            f.write(configuration)
+        writer.write(CONFIGURATION, configuration)
 
 
 def _source(text: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import streamerd
 
 from .._client import connect
+from .._folder import Writer
 from .._source import hub_snapshot
 from .options import Options
 
@@ -147,25 +148,14 @@ def fetch_engine_files(source: str, cache: str, options: Options, configured: bo
         directory = _directory(source, cache)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         kept = {name for name in names if not name.endswith(SUFFIX + ".index.json")}
-        for name in sorted(kept):
-            _write(directory / name, streamerd.fetch(source, name, **options.connection))
-    for path in directory.iterdir():
-        if path.name.endswith(ENGINE_FILES) and path.name not in kept:
-            path.unlink(missing_ok=True)
-    _write(directory / SOURCE_FILE, source.encode())
+        with Writer(directory) as writer:
+            for name in sorted(kept):
+                writer.write(name, streamerd.fetch(source, name, **options.connection))
+            for path in directory.iterdir():
+                if path.name.endswith(ENGINE_FILES) and path.name not in kept:
+                    path.unlink(missing_ok=True)
+            writer.write(SOURCE_FILE, source.encode())
     return str(directory)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replaces a file whole: another engine may read it at this moment."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def source_of(model: str, cache: str) -> str:
@@ -215,13 +205,10 @@ def part_name(name: str, source: str) -> str:
 
 def _make_placeholders(source: str, folder: str, options: Options) -> None:
     """The names of the weights of a remote source, and the contents of its indexes, for a rule that looks at folders."""
-    with options.environment():
+    with options.environment(), Writer(folder) as writer:
         for name in streamerd.fetch_list(source, weights=True, **options.connection):
-            path = Path(folder) / name
             if name.endswith((*_WEIGHTS, ".index.json")):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                data = streamerd.fetch(source, name, **options.connection) if name.endswith(".json") else b""
-                path.write_bytes(data)
+                writer.write(name, streamerd.fetch(source, name, **options.connection) if name.endswith(".json") else b"")
 
 
 def _sources(source: str, folder: str, choose: Choose) -> list[str]:
