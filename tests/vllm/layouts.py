@@ -238,8 +238,7 @@ LAYOUTS: tuple[Callable[[Path], None], ...] = (
     consolidated_beside_shards, consolidated_beside_one_file, consolidated_alone, diffusers_shards_with_their_index,
     two_splits_of_a_diffusers_model, a_variant_beside_the_model, a_variant_with_an_index_of_its_own, two_variants,
     hidden_files, a_pickle_beside_the_model, an_unfinished_download, a_name_of_many_letters,
-    an_index_that_names_an_absent_file, an_index_with_a_key_twice, an_index_with_two_maps, an_index_with_nan,
-    an_index_of_files_here_and_below,
+    an_index_with_a_key_twice, an_index_with_two_maps, an_index_with_nan,
 )  # fmt: skip
 
 # Of which the files must be read to know what the index leaves out.
@@ -248,7 +247,12 @@ STALE: tuple[Callable[[Path], None], ...] = (
 )  # fmt: skip
 
 # Which no loader of safetensors can read.
-UNREADABLE: tuple[Callable[[Path], None], ...] = (a_folder_of_pickles, an_index_without_a_shard, no_weights)
+UNREADABLE: tuple[Callable[[Path], None], ...] = (
+    a_folder_of_pickles, an_index_without_a_shard, an_index_that_names_an_absent_file, no_weights,
+)  # fmt: skip
+
+# Which the daemon reads, and vLLM does not.
+BELOW: tuple[Callable[[Path], None], ...] = (an_index_of_a_folder_below, an_index_of_files_here_and_below)
 
 
 def write(folder: Path, layout: Callable[[Path], None]) -> Path:

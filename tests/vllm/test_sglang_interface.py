@@ -68,7 +68,7 @@ def check(model: str, socket: str) -> None:
 
     plain = SimpleNamespace(architectures=["LlamaForCausalLM"])
     place = Path(model).parent / "sglang"
-    for layout in layouts.LAYOUTS:
+    for layout in (*layouts.LAYOUTS, layouts.an_index_of_files_here_and_below):
         folder = layouts.write(place, layout)
         assert weights("streamerd", folder, plain) == weights("auto", folder, plain), layout.__name__
     # GLM 4 takes a file that its index lacks.
