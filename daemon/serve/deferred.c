@@ -39,7 +39,7 @@ void *deferred_new_sized(size_t size, struct session *session, struct request *r
         d->request = *request;
         request->memory = NULL;
         list_init(&d->in_server);
-        list_init(&d->in_timed);
+        tree_node_init(&d->in_timed);
         list_append(&session->deferred, &d->in_session);
         count(session, 1);
         return d;
@@ -49,9 +49,10 @@ static void leave_session(struct deferred *d)
 {
         list_remove(&d->in_session);
         list_remove(&d->in_server);
-        list_remove(&d->in_timed);
-        if (d->session != NULL)
+        if (d->session != NULL) {
+                tree_remove(&d->session->server->timed, &d->in_timed);
                 count(d->session, -1);
+        }
         d->session = NULL;
 }
 
@@ -94,15 +95,23 @@ static int not_ready(struct server *server, const char *model, struct error *err
         return error_set(error, STREAMER_ETIMEOUT, "%s: process %d is still publishing it", model, (int)p->pid);
 }
 
+static struct deferred *timed(const struct tree_node *node)
+{
+        return container_of(node, struct deferred, in_timed);
+}
+
+static int compare_deadlines(const struct tree_node *a, const struct tree_node *b)
+{
+        int r = ORDER(timed(a)->deadline_ns, timed(b)->deadline_ns);
+        return r != 0 ? r : ORDER((uintptr_t)a, (uintptr_t)b);
+}
+
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
 {
-        struct list *timed = &d->session->server->timed, *next = timed;
         d->subject = model;
         d->why = why;
         d->deadline_ns = ns_after(now_ns(), timeout_ms * MS);
-        while (next->prev != timed && container_of(next->prev, struct deferred, in_timed)->deadline_ns > d->deadline_ns)
-                next = next->prev;
-        list_append(next, &d->in_timed);
+        tree_insert(&d->session->server->timed, &d->in_timed);
 }
 
 /* The requests that wait for it. Others may be among them, which a recheck leaves as they are. */
@@ -145,10 +154,11 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
 
 uint64_t deferred_tick(struct server *server, uint64_t now)
 {
-        list_each_item_safe (struct deferred, d, &server->timed, in_timed) {
+        struct deferred *d;
+        while ((d = tree_item(tree_first(&server->timed), struct deferred, in_timed)) != NULL) {
                 if (now < d->deadline_ns)
                         return d->deadline_ns;
-                list_remove(&d->in_timed); /* once: it keeps its place among those that are rechecked */
+                tree_remove(&server->timed, &d->in_timed); /* once: it keeps its place among those that are rechecked */
                 list_remove(&d->in_server);
                 list_append(&server->recheck, &d->in_server);
                 loop_task_begin(&server->answer);
@@ -166,7 +176,7 @@ void deferred_recheck(struct server *server, const char *subject)
         loop_task_begin(&server->answer);
 }
 
-bool deferred_answer(struct loop_task *loop_task)
+static bool answer_next(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
         struct deferred *d = list_item(server->recheck.next, &server->recheck, struct deferred, in_server);
@@ -190,4 +200,12 @@ bool deferred_answer(struct loop_task *loop_task)
                 session_error(d->session, d->request.id, &error);
         deferred_free(d);
         return true;
+}
+
+void deferred_init(struct server *server)
+{
+        buckets_init(&server->waiting);
+        list_init(&server->recheck);
+        tree_init(&server->timed, compare_deadlines);
+        loop_task_init(&server->answer, server->loop, answer_next);
 }

@@ -21,7 +21,7 @@ typedef int deferred_try_fn(struct session *session, const struct request *reque
 struct deferred {
         unsigned magic;                    /* DEFERRED_MAGIC */
         struct list in_session, in_server; /* in_server: in waiting (by its subject), recheck or reloads */
-        struct list in_timed;              /* in server->timed, if it has a deadline */
+        struct tree_node in_timed;         /* in server->timed, if it has a deadline */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         struct quota_charge charge;
@@ -61,9 +61,9 @@ void deferred_time_out(struct deferred *deferred, const struct error *error);
 
 /* ---- the server's ---- */
 
+/* With the task that examines requests whose deadline has passed, or that wait for a change. */
+void deferred_init(struct server *server);
 /* Soon examines the requests that wait for a change of the subject, and a few others at the most. */
 void deferred_recheck(struct server *server, const char *subject);
 /* Soon examines those whose deadline has passed, too. Returns the next deadline; UINT64_MAX: there is none. */
 uint64_t deferred_tick(struct server *server, uint64_t now_ns);
-/* Examines one request: its deadline has passed, or it waits for a change. */
-bool deferred_answer(struct loop_task *loop_task);

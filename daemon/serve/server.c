@@ -318,7 +318,6 @@ static int start_handles(struct server *server, struct error *error)
                 return error_set(error, STREAMER_EOS, "socket: cannot be polled");
         server->accept_poll.data = server;
         turns_start(&server->turns, server->loop, conn_serve);
-        loop_task_init(&server->answer, server->loop, deferred_answer);
         loop_task_init(&server->notify, server->loop, events_send_next);
         uv_timer_init(server->loop, &server->tick);
         uv_timer_init(server->loop, &server->arrivals);
@@ -338,9 +337,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->listener.fd = -1;
         server->started_ns = server->last_active_ns = now_ns();
         list_init(&server->conns);
-        buckets_init(&server->waiting);
-        list_init(&server->recheck);
-        list_init(&server->timed);
+        deferred_init(server);
         list_init(&server->due);
         list_init(&server->up_to_date);
         list_init(&server->watching);

@@ -30,10 +30,7 @@ static void begin(void)
 {
         server = (struct server){.loop = &core_loop, .limits = &limits};
         quotas_init(&server.users);
-        buckets_init(&server.waiting);
-        list_init(&server.recheck);
-        list_init(&server.timed);
-        loop_task_init(&server.answer, &core_loop, deferred_answer);
+        deferred_init(&server);
         session = (struct session){.magic = SESSION_MAGIC, .server = &server, .conn = &conn};
         list_init(&session.deferred);
         examined = examined_m = 0;
@@ -47,12 +44,17 @@ static void end(void)
         uv_close((uv_handle_t *)&server.answer.idle, NULL);
 }
 
-static void wait_for(const char *subject)
+static struct deferred *request_new(void)
 {
         struct error error = {0};
         struct deferred *d = deferred_new(&session, &(struct request){.id = 1}, &error);
         ck_assert_msg(d != NULL, "%s", error.text);
-        deferred_await_change(d, subject, try_it);
+        return d;
+}
+
+static void wait_for(const char *subject)
+{
+        deferred_await_change(request_new(), subject, try_it);
 }
 
 static void change(const char *subject)
@@ -86,4 +88,22 @@ TEST(a_change_examines_what_waits_for_it_and_not_all_the_others)
         change("m");
         ck_assert_uint_eq(examined_m, 0);
         ck_assert_uint_ge(list_length(&session.deferred), OTHERS - OTHERS / 50);
+}
+
+CORE_FIXTURE(begin, end, .timeout = 10);
+
+/* One by one that would be five thousand million comparisons. */
+TEST(a_deadline_finds_its_place_among_very_many)
+{
+        enum { MANY = 100000 };
+        uint64_t last = 0;
+        for (uint64_t i = 0; i < MANY; i++)
+                deferred_set_deadline(request_new(), "m", "why", (2 * MANY - i) * 1000);
+        tree_each_item(const struct deferred, d, &server.timed, in_timed)
+        {
+                ck_assert_uint_ge(d->deadline_ns, last);
+                last = d->deadline_ns;
+        }
+        ck_assert_uint_eq(server.timed.n, MANY);
+        ck_assert_uint_lt(deferred_tick(&server, now_ns()), last);
 }
