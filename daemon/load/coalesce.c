@@ -205,6 +205,8 @@ static bool share(struct load_target *target, struct generation *same, bool serv
         target->copy.dead = true; /* nothing is copied there */
         load->number = same->number;
         generation_changed(same);
+        list_each_item (const struct load_request, request, &load->requests, link)
+                generation_name_changed(same, request->name); /* which may be none of its new ones */
         return true;
 }
 

@@ -113,13 +113,39 @@ static void name_due(const struct model_name *name)
                 resident->name_due(resident->persist, name->text, name->generation->device);
 }
 
+void generation_name_changed(struct generation *generation, const char *name)
+{
+        struct resident *resident = generation->resident;
+        if (resident->name_changed != NULL)
+                resident->name_changed(resident, generation, name);
+}
+
+/* The one that was removed; the last one, where none is left; and those of which the state has changed. */
+static void report_names(struct generation *generation, const char *removed)
+{
+        bool known = generation_state_is_reported(generation);
+        if (removed == NULL && list_empty(&generation->names))
+                removed = generation_name(generation);
+        if (removed != NULL)
+                generation_name_changed(generation, removed);
+        for (const struct list *pos = generation->names.prev; pos != &generation->names; pos = pos->prev) {
+                const struct model_name *name = container_of(pos, struct model_name, link);
+                if (known && name->sequence <= generation->reported_names)
+                        break; /* the older ones, too */
+                generation_name_changed(generation, name->text);
+        }
+}
+
 static void report(struct generation *generation, const char *removed)
 {
         struct resident *resident = generation->resident;
         generation_settings_changed(generation);
-        generation->reported = true;
         if (resident->changed != NULL)
                 resident->changed(resident, generation, removed);
+        report_names(generation, removed);
+        generation->reported = true;
+        generation->reported_state = generation->state;
+        generation->reported_names = resident->last_name;
         resident_capacity_changed(resident);
 }
 

@@ -184,15 +184,17 @@ struct generation {
         struct source_notes *notes;    /* of its load; NULL: none, or not known after a restart */
 
         bool releasing;
-        bool queued;                 /* loading: its load waits for memory */
-        bool stale;                  /* the last load of it could not ask its store for the present version */
-        bool has_identity, verified; /* verified: files matched published SHA-256 digests */
-        bool reported;               /* a change of it was: its end is, too */
-        bool full_logged;            /* the lack of capacity in the fd store was logged */
-        bool was_shared;             /* DEVICE_SHARED_WRITABLE: with processes of the user `shared_by` */
-        unsigned char idle_place;    /* enum idle_place */
-        enum stored_state stored;    /* set by generation_set_stored() alone */
-        unsigned n_fallbacks;        /* names of newer generations that have it as their fallback */
+        bool queued;                          /* loading: its load waits for memory */
+        bool stale;                           /* the last load of it could not ask its store for the present version */
+        bool has_identity, verified;          /* verified: files matched published SHA-256 digests */
+        bool reported;                        /* a change of it was: its end is, too */
+        bool full_logged;                     /* the lack of capacity in the fd store was logged */
+        bool was_shared;                      /* DEVICE_SHARED_WRITABLE: with processes of the user `shared_by` */
+        unsigned char idle_place;             /* enum idle_place */
+        enum generation_state reported_state; /* at the last report */
+        uint64_t reported_names;              /* its names up to this sequence were there then */
+        enum stored_state stored;             /* set by generation_set_stored() alone */
+        unsigned n_fallbacks;                 /* names of newer generations that have it as their fallback */
         uid_t shared_by;
 
         struct list link;             /* in resident->generations, oldest first */
@@ -227,6 +229,14 @@ struct generation {
         struct persisted *persisted;     /* its entry in the fd store; its memory is freed only after that */
         struct list in_unchecked;        /* in resident->unchecked: restored, and its bytes not compared since */
 };
+
+/* Clients and requests know its state: what a change is about are its new names. One that loads changes without a
+ * change of its state. */
+static inline bool generation_state_is_reported(const struct generation *generation)
+{
+        return generation->reported && generation->reported_state == generation->state &&
+               generation->state != GENERATION_LOADING;
+}
 
 static inline bool generation_drains(const struct generation *generation)
 {
@@ -291,6 +301,8 @@ struct resident {
         /* A change that a client may wait for; called at most once a change, never by a query. `removed`: a name, where
          * others are left; else NULL. */
         void (*changed)(struct resident *resident, struct generation *generation, const char *removed);
+        /* Then, of each name that may lead to something else now: also called in the midst of a change. */
+        void (*name_changed)(struct resident *resident, struct generation *generation, const char *name);
         void *context;
         /* What outlives the daemon may have changed: of a generation, or what a name leads to on its device. */
         struct persist *persist;
@@ -501,6 +513,9 @@ void generation_fail_unlisted(struct generation *generation, const struct error 
 
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);
+/* The name may lead to something else, though it is no new one and its generation is in the same state: a load serves
+ * it. */
+void generation_name_changed(struct generation *generation, const char *name);
 /* What decides on its place has changed, or how long it may drain: as generation_changed(), without an event. */
 void generation_settings_changed(struct generation *generation);
 

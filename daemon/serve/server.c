@@ -211,26 +211,17 @@ static void unwatch_process(struct process *process)
 
 /* ---- life ---- */
 
-/* Requests that wait for one of its names, or for the end of one that it has lost. */
-static void recheck_names(struct server *server, const struct generation *generation)
-{
-        if (list_empty(&generation->names))
-                deferred_recheck(server, generation_name(generation));
-        list_each_item (const struct model_name, name, &generation->names, link)
-                deferred_recheck(server, name->text);
-}
-
-/* Called in the midst of a change: all it does is mark. */
+/* These are called in the midst of a change: all they do is mark. */
 static void on_changed(struct resident *resident, struct generation *generation, const char *removed)
 {
+        events_changed(resident->context, generation, removed);
+}
+
+static void on_name_changed(struct resident *resident, struct generation *generation, const char *name)
+{
         struct server *server = resident->context;
-        events_changed(server, generation, removed);
-        desired_resident_changed(&server->desired);
-        if (generation->state == GENERATION_READY)
-                desired_is_served(&server->desired, generation);
-        recheck_names(server, generation);
-        if (removed != NULL)
-                deferred_recheck(server, removed);
+        desired_name_changed(&server->desired, name, generation->state == GENERATION_READY);
+        deferred_recheck(server, name);
 }
 
 static void on_stores(struct loads *loads)
@@ -244,7 +235,8 @@ static void on_stores(struct loads *loads)
 static void on_arrived(struct loads *loads, struct generation *generation)
 {
         events_mark_leases(generation);
-        recheck_names(loads->context, generation);
+        list_each_item (const struct model_name, name, &generation->names, link)
+                deferred_recheck(loads->context, name->text);
 }
 
 static void on_arrivals(uv_timer_t *timer);
@@ -361,6 +353,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
+        server->resident->name_changed = on_name_changed;
         server->loads->desired_source = desired_source;
         server->loads->desired_settings = name_settings;
         server->loads->arrived = on_arrived;

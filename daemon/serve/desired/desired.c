@@ -169,6 +169,7 @@ static struct desired_model *model_new(struct desired *d, enum desired_origin or
         if (m == NULL)
                 return NULL;
         list_init(&m->link);
+        list_init(&m->in_check);
         tree_node_init(&m->in_order);
         tree_node_init(&m->by_name);
         tree_node_init(&m->in_queue);
@@ -197,6 +198,7 @@ static void model_free(struct desired_model *m)
                 rows_due(m);
         leave(m);
         list_remove(&m->link);
+        list_remove(&m->in_check);
         load_unwatch(&m->watch);
         model_record_deinit(&m->spec);
         free(m->path);
@@ -253,6 +255,15 @@ static struct desired_model *next_of(const struct desired_model *m)
         for (struct desired_model *m = first_of(d, name), *m##_next = m != NULL ? next_of(m) : NULL; m != NULL;        \
              m = m##_next, m##_next = m != NULL ? next_of(m) : NULL)
 
+/* Of a configured model: on a later turn of the loop it is compared with what is resident. */
+static void check_later(struct desired_model *m)
+{
+        struct desired *d = m->desired;
+        if (list_empty(&m->in_check))
+                list_append(&d->to_check, &m->in_check);
+        wake_post(d->loads->resident->wake, &d->check);
+}
+
 /* READY; else cancelled. Frees a restored model. */
 static void settle_consume(struct desired_model *m, bool ready)
 {
@@ -267,6 +278,8 @@ static void settle_consume(struct desired_model *m, bool ready)
         notify(m);
         if (m->origin == DESIRED_RESTORED)
                 model_free(m);
+        else
+                check_later(m); /* it may have been lost since its load ended */
 }
 
 /* ---- devices ---- */
@@ -616,16 +629,12 @@ static void check_ready(struct desired_model *m)
                 set_state(m, DESIRED_UNLOADED);
 }
 
-/* Compares what was ready with what is resident, if that has changed. */
-static void check_configured(struct desired *d)
+static void on_check(struct callback *callback)
 {
-        static const struct place first = {DESIRED_CONFIGURED, UINT_MAX, 0};
-        const struct tree_node *node = tree_from(&d->models, &first, compare_with_place);
-        if (d->n_checked == d->loads->resident->n_changes)
-                return;
-        d->n_checked = d->loads->resident->n_changes;
-        for (; node != NULL; node = tree_next(node)) {
-                struct desired_model *m = ordered(node);
+        struct desired *d = container_of(callback, struct desired, check);
+        while (!list_empty(&d->to_check) && !d->closing) {
+                struct desired_model *m = container_of(d->to_check.next, struct desired_model, in_check);
+                list_remove(&m->in_check);
                 if (m->state == DESIRED_READY)
                         check_ready(m);
                 else if (m->state == DESIRED_WAITING && m->evicted && is_complete(m))
@@ -633,39 +642,24 @@ static void check_configured(struct desired *d)
         }
 }
 
-static void on_check(struct callback *callback)
+/* A restored model that waits for its next attempt and has become resident by others' loads need not wait. */
+static void hurry(struct desired_model *m)
 {
-        struct desired *d = container_of(callback, struct desired, check);
-        if (!d->closing)
-                check_configured(d);
+        if (m->state != DESIRED_WAITING || m->retry_at_ns == 0 || !is_complete(m))
+                return;
+        retry_at(m, 0);
+        attempt_ended(m->desired, DESIRED_RESTORED);
 }
 
-/* What waits for its next attempt and has become resident by others' loads need not wait. */
-static void hurry(struct desired *d, const char *name)
+void desired_name_changed(struct desired *d, const char *name, bool ready)
 {
         each_named(m, d, name)
         {
-                if (m->origin != DESIRED_RESTORED || m->state != DESIRED_WAITING || m->retry_at_ns == 0 ||
-                    !is_complete(m))
-                        continue;
-                retry_at(m, 0);
-                attempt_ended(d, DESIRED_RESTORED);
+                if (m->origin == DESIRED_CONFIGURED)
+                        check_later(m);
+                else if (ready)
+                        hurry(m);
         }
-}
-
-void desired_resident_changed(struct desired *d)
-{
-        if (desired_count(d, DESIRED_CONFIGURED) > 0)
-                wake_post(d->loads->resident->wake, &d->check);
-}
-
-void desired_is_served(struct desired *d, const struct generation *generation)
-{
-        require(generation->state == GENERATION_READY);
-        if (desired_count(d, DESIRED_RESTORED) == 0)
-                return;
-        list_each_item (const struct model_name, n, &generation->names, link)
-                hurry(d, n->text);
 }
 
 uint64_t desired_tick(struct desired *d, uint64_t now)
@@ -997,6 +991,7 @@ void desired_init(struct desired *d, struct loads *loads, const struct limits *l
         tree_init(&d->due[DESIRED_RESTORED], compare_due);
         tree_init(&d->due[DESIRED_CONFIGURED], compare_due);
         tree_init(&d->later, compare_later);
+        list_init(&d->to_check);
         d->start_next.run = on_start_next;
         d->check.run = on_check;
 }

@@ -61,6 +61,7 @@ struct desired_model {
         struct tree_node by_name;  /* in desired->by_name: by name, then in that order */
         struct tree_node in_queue; /* WAITING: in desired->due, or ->later */
         struct list link;          /* of those of the configuration before, while the next one is set */
+        struct list in_check;      /* in desired->to_check */
         uint64_t sequence;         /* ascending */
         struct desired *desired;
         enum desired_origin origin;
@@ -91,8 +92,8 @@ struct desired {
         struct callback start_next;      /* begins as many */
         uint64_t last_sequence;
         uint64_t n_changes;    /* of the list, and of pins */
-        struct callback check; /* finds models that are READY here but not resident any more */
-        uint64_t n_checked;    /* resident->n_changes at the last check */
+        struct list to_check;  /* configured models: what is resident under their names may have changed */
+        struct callback check; /* finds those of them that are READY here but not resident any more */
         bool closing;          /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
@@ -121,10 +122,9 @@ void desired_add(struct desired *desired, const struct generation *generation, c
 void desired_mark(const struct desired *desired);
 bool desired_row(const struct desired *desired, const char *name, const char *device, struct name_row *row);
 
-/* What is resident has changed: on a later turn of the loop it is compared with what was ready. */
-void desired_resident_changed(struct desired *desired);
-/* The generation is ready: restored models that wait, and that its names serve now, are settled on a later turn. */
-void desired_is_served(struct desired *desired, const struct generation *generation);
+/* What is resident under the name has changed: on a later turn of the loop configured models that were ready are
+ * compared with it, and restored ones that wait and are served by it (`ready`) are settled. */
+void desired_name_changed(struct desired *desired, const char *name, bool ready);
 /* Returns when it is to be called again; UINT64_MAX: not before something changes. */
 uint64_t desired_tick(struct desired *desired, uint64_t now);
 /* The daemon ends, and no tick follows: attempts in progress have no effect. */

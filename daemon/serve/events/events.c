@@ -392,7 +392,8 @@ void events_deinit(struct session *session)
 void events_changed(struct server *server, struct generation *generation, const char *removed)
 {
         changes_add(&server->model_changes, generation, removed);
-        events_mark_leases(generation);
+        if (!generation_state_is_reported(generation))
+                events_mark_leases(generation);
         mark_listening(server);
 }
 

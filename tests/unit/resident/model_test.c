@@ -162,6 +162,45 @@ TEST(each_name_of_a_failure_that_is_not_listed_is_reported_once, .to = 2)
         ck_assert_str_eq(removals, "a b -c ");
 }
 
+static char changed_names[200];
+
+static void note_name(struct resident *r, struct generation *g, const char *name)
+{
+        ck_assert_ptr_eq(g->resident, r);
+        format_append(changed_names, sizeof(changed_names), "%s ", name);
+}
+
+static void assert_changed(const char *names)
+{
+        ck_assert_str_eq(changed_names, names);
+        changed_names[0] = '\0';
+}
+
+/* What one of very many names of a model costs does not depend on the others. */
+TEST(a_change_is_about_all_names_only_where_the_state_has_changed)
+{
+        struct generation *g = with_three_names();
+        changed_names[0] = '\0';
+        resident.name_changed = note_name;
+        for (int i = 0; i < 2; i++) { /* tensors arrive */
+                generation_changed(g);
+                assert_changed("c b a ");
+        }
+        ready(g);
+        assert_changed("c b a ");
+        generation_changed(g);
+        assert_changed("");
+        generation_add_name(g, "d", g->source, NULL, 0, NULL);
+        generation_changed(g);
+        assert_changed("d ");
+        generation_drop_name(g, "b");
+        assert_changed("b ");
+        generation_drop_all(g);
+        assert_changed("a c d ");
+        core_until(list_empty(&resident.generations));
+        assert_changed("d ");
+}
+
 TEST(a_load_that_no_client_has_seen_ends_without_a_report)
 {
         struct generation *g = with_three_names();

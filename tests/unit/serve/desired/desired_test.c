@@ -312,8 +312,7 @@ TEST(configured_models_are_loaded_one_after_the_other)
         ck_assert_uint_eq(desired_count(&desired, DESIRED_CONFIGURED), ARRAY_SIZE(entries));
 }
 
-/* "m" is configured, and ready. */
-static void preload_m(void)
+static void configure_m(void)
 {
         struct model_record entry = {.source = small_file("small.safetensors", 1), .name = format_text("m")};
         struct error error = {0};
@@ -321,8 +320,14 @@ static void preload_m(void)
         ck_assert_int_eq(model_record_add_device(&entry, "uuid-2", false), 0);
         desired_init(&desired, &loads, &desired_limits);
         ck_assert_int_eq(desired_configure(&desired, &entry, 1, &error), 0);
+}
+
+/* "m" is configured, and ready. */
+static void preload_m(void)
+{
+        configure_m();
         try_once();
-        desired_resident_changed(&desired);
+        desired_name_changed(&desired, "m", false);
         core_until(!desired.check.posted);
         ck_assert_int_eq(the_model()->state, DESIRED_READY);
         ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
@@ -333,7 +338,7 @@ static void lose(size_t device, enum end end)
         struct generation *g = ready_on(device);
         end_reason_set(&g->end, end, "why");
         generation_drop_name(g, "m");
-        desired_resident_changed(&desired);
+        desired_name_changed(&desired, "m", false);
         core_until(!desired.check.posted);
 }
 
@@ -358,10 +363,54 @@ TEST(a_configured_model_that_was_evicted_is_missing, EACH(lost))
         ck_assert(desired_pending(&desired, DESIRED_CONFIGURED) == missing);
         ck_assert_uint_eq(desired_count(&desired, DESIRED_CONFIGURED), missing);
         try_once();
-        desired_resident_changed(&desired);
+        desired_name_changed(&desired, "m", false);
         core_until(!desired.check.posted);
         ck_assert(!desired_pending(&desired, DESIRED_CONFIGURED));
         ck_assert((ready_on(1) != NULL) == missing && (ready_on(2) != NULL) == missing);
+}
+
+/* "m" is not among them. */
+static void assert_checked(size_t n)
+{
+        ck_assert_uint_eq(list_length(&desired.to_check), n);
+        core_until(!desired.check.posted);
+        ck_assert(list_empty(&desired.to_check));
+        ck_assert_int_eq(the_model()->state, DESIRED_READY);
+}
+
+TEST(a_change_of_another_name_does_not_concern_a_configured_model)
+{
+        preload_m();
+        desired_name_changed(&desired, "l", true);
+        desired_name_changed(&desired, "n", false);
+        assert_checked(0);
+        desired_name_changed(&desired, "m", true);
+        desired_name_changed(&desired, "m", false);
+        assert_checked(1);
+}
+
+static void drop_m(struct callback *callback)
+{
+        generation_drop_all(ready_on(1));
+        generation_drop_all(ready_on(2));
+}
+
+static struct callback dropping = {.run = drop_m};
+
+static void drop_later(struct resident *r, struct generation *g, const char *removed)
+{
+        if (g->state == GENERATION_READY)
+                wake_post(r->wake, &dropping);
+}
+
+/* Between the end of its load and the turn of the loop in which that is noticed. */
+TEST(a_configured_model_that_is_unloaded_at_once_is_not_ready)
+{
+        configure_m();
+        resident.changed = drop_later;
+        try_once();
+        core_until(!desired.check.posted);
+        ck_assert_int_eq(the_model()->state, DESIRED_UNLOADED);
 }
 
 /* By a client, also from another source: it stays. */
@@ -372,7 +421,7 @@ TEST(a_configured_model_is_no_more_missing_when_its_name_is_ready)
         lose(1, END_EVICTED);
         wait_on(&w, small_file("other.safetensors", 2), "m", ON("one"));
         ends(&w, LOAD_READY);
-        desired_resident_changed(&desired);
+        desired_name_changed(&desired, "m", false);
         core_until(!desired.check.posted);
         ck_assert_int_eq(the_model()->state, DESIRED_READY);
         try_once();
@@ -386,7 +435,7 @@ TEST(an_evicted_model_that_is_unloaded_is_not_missing)
         preload_m();
         lose(1, END_EVICTED);
         ck_assert(desired_forget(&desired, "m", "one"));
-        desired_resident_changed(&desired);
+        desired_name_changed(&desired, "m", false);
         core_until(!desired.check.posted);
         ck_assert_int_eq(the_model()->state, DESIRED_READY);
         lose(2, END_EVICTED);
@@ -521,7 +570,7 @@ TEST(what_a_client_loads_has_the_settings_at_once)
         core_until(w.ended);
         ck_assert_uint_eq(ready_on(1)->settings.priority, 77);
         ck_assert_uint_eq(ready_on(1)->settings.keep_alive_ns, 60 * SECOND);
-        desired_is_served(&desired, ready_on(1));
+        desired_name_changed(&desired, "m", true);
         core_until(desired.models.n == 0);
         assert_restored_settings();
         loads.desired_settings = NULL;
