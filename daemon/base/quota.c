@@ -21,17 +21,29 @@ const char *quota_slot_name(enum quota_slot slot)
         return slots[slot].name;
 }
 
+static const struct quota_user *user_of(const struct tree_node *node)
+{
+        return container_of(node, struct quota_user, by_uid);
+}
+
+static int compare_uid(const void *uid, const struct tree_node *node)
+{
+        return ORDER(*(const uid_t *)uid, user_of(node)->uid);
+}
+
+static int compare_users(const struct tree_node *a, const struct tree_node *b)
+{
+        return compare_uid(&user_of(a)->uid, b);
+}
+
 void quotas_init(struct quotas *users)
 {
-        list_init(&users->all);
+        tree_init(&users->by_uid, compare_users);
 }
 
 struct quota_user *quotas_find(const struct quotas *users, uid_t uid)
 {
-        list_each_item (struct quota_user, user, &users->all, link)
-                if (user->uid == uid)
-                        return user;
-        return NULL;
+        return tree_item(tree_find(&users->by_uid, &uid, compare_uid), struct quota_user, by_uid);
 }
 
 uint64_t quotas_held(const struct quotas *users, uid_t uid, enum quota_slot slot)
@@ -55,8 +67,10 @@ int quota_hold(struct quotas *users, uid_t uid, struct quota_charge *charge, enu
                 user = calloc(1, sizeof(*user));
                 if (user == NULL)
                         return STREAMER_ENOMEM;
+                user->users = users;
                 user->uid = uid;
-                list_append(&users->all, &user->link);
+                tree_node_init(&user->by_uid);
+                tree_insert(&users->by_uid, &user->by_uid);
         }
         hold(user, charge, slot, amount);
         return 0;
@@ -171,6 +185,6 @@ void quota_discharge(struct quota_charge *charge)
         *charge = (struct quota_charge){.user = NULL};
         if (--user->n_charges > 0)
                 return;
-        list_remove(&user->link);
+        tree_remove(&user->users->by_uid, &user->by_uid);
         free(user);
 }

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "daemon/base/error.h"
-#include "daemon/base/list.h"
+#include "daemon/base/tree.h"
 
 #include <sys/types.h>
 
@@ -55,11 +55,12 @@ enum quota_slot {
 const char *quota_slot_name(enum quota_slot slot); /* of a share, too */
 
 struct quotas {
-        struct list all;
+        struct tree by_uid;
 };
 
 struct quota_user {
-        struct list link;
+        struct tree_node by_uid; /* in users->by_uid */
+        struct quotas *users;
         uid_t uid;
         unsigned n_charges;
         uint64_t held[QUOTA_HELD_COUNT]; /* atomic */

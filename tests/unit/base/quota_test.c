@@ -141,7 +141,7 @@ TEST(users_do_not_share)
         ck_assert_uint_eq(charged(6, QUOTA_CONNECTIONS), 2);
         for (size_t i = 0; i < 2; i++)
                 quota_discharge(&b[i]);
-        ck_assert(list_empty(&users.all));
+        ck_assert_uint_eq(users.by_uid.n, 0);
 }
 
 TEST(a_global_limit_is_named_by_its_setting)
@@ -174,4 +174,20 @@ TEST(a_replacement_is_charged_when_it_takes_effect)
         quota_discharge(&more);
         quota_commit(&more);
         ck_assert_ptr_null(quotas_find(&users, 5));
+}
+
+FIXTURE(.each = {begin, NULL}, .timeout = 10);
+
+/* One by one that would be ten thousand million comparisons. */
+TEST(a_user_is_found_among_very_many)
+{
+        enum { MANY = 100000 };
+        struct quota_charge *charges = must_alloc(MANY * sizeof(*charges));
+        for (uid_t i = 0; i < MANY; i++)
+                ck_assert_int_eq(charge(i, &charges[i], QUOTA_LEASES, i), 0);
+        for (uid_t i = 0; i < MANY; i++)
+                ck_assert_uint_eq(quotas_held(&users, i, QUOTA_LEASES), i);
+        for (uid_t i = 0; i < MANY; i++)
+                quota_discharge(&charges[i]);
+        ck_assert_uint_eq(users.by_uid.n, 0);
 }

@@ -26,7 +26,7 @@ static void begin(void)
 static void end(void)
 {
         load_fixture_end();
-        ck_assert(list_empty(&users.all));
+        ck_assert_uint_eq(users.by_uid.n, 0);
 }
 
 static void ask(struct watched *w, uid_t uid, const char *path, const char *name, const struct quota_limits *limits)
