@@ -338,10 +338,12 @@ uint64_t generation_user_bytes(const struct generation *generation)
 
 static bool is_charged(const struct generation *g, uid_t uid)
 {
+        if (g->quota_charge.user != NULL && g->quota_charge.user->uid == uid)
+                return true;
         list_each_item (const struct model_name, n, &g->names, link)
                 if (n->charges.bytes.user != NULL && n->charges.bytes.user->uid == uid)
                         return true;
-        return g->quota_charge.user != NULL && g->quota_charge.user->uid == uid;
+        return false;
 }
 
 int generation_charge_user(const struct generation *generation, struct quotas *users, uid_t uid,

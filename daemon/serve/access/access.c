@@ -134,17 +134,19 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
 /* Or published it; under any of its names. */
 static bool has_loaded(const struct generation *g, uid_t uid)
 {
-        bool has = uid == g->caller->uid;
+        if (uid == g->caller->uid)
+                return true;
         list_each_item (const struct model_name, name, &g->names, link)
-                has = has || uid == model_name_caller(name)->uid;
-        return has;
+                if (uid == model_name_caller(name)->uid)
+                        return true;
+        return false;
 }
 
 int access_check_attach(const struct server *server, const struct conn *conn, const struct generation *g,
                         struct error *error)
 {
         uid_t uid = conn->caller.uid;
-        if (uid == 0 || has_loaded(g, uid))
+        if ((g->published == NULL && g->encryption == NULL) || uid == 0 || has_loaded(g, uid))
                 return 0;
         if (g->published != NULL && !server->publish_across_uids)
                 return error_set(error, STREAMER_EPERM,

@@ -428,6 +428,29 @@ TEST(a_name_is_found_among_very_many)
         ck_assert_ptr_null(resident_ready(&resident, "name 7"));
 }
 
+/* Of one user, who is charged for its bytes once. */
+TEST(a_name_is_given_to_a_model_that_has_very_many)
+{
+        enum { MANY = 60000 };
+        struct quotas users;
+        struct name_charges charges = {.name = {.user = NULL}};
+        char name[32];
+        quotas_init(&users);
+        struct generation *g = loading_with("m", 8 * MiB);
+        ck_assert_int_eq(quota_hold(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
+        ck_assert_int_eq(quota_hold(&users, 1000, &g->model_charge, QUOTA_MODELS, 1), 0);
+        ready(g);
+        for (int i = 0; i < MANY; i++) {
+                snprintf(name, sizeof(name), "name %d", i);
+                ck_assert_int_eq(quota_hold(&users, 1000, &charges.name, QUOTA_MODELS, 1), 0);
+                ck_assert_int_eq(generation_add_name(g, name, g->source, NULL, 0, &charges), 0);
+        }
+        ck_assert_uint_eq(quotas_held(&users, 1000, QUOTA_BYTES), 8 * MiB);
+        ck_assert_uint_eq(quotas_held(&users, 1000, QUOTA_MODELS), 1 + MANY);
+        generation_drop_all(g);
+        core_until(quotas_find(&users, 1000) == NULL);
+}
+
 static struct generation *ready_with_digest(const char *name, unsigned char first)
 {
         struct generation *g = loading(name);
