@@ -6,7 +6,7 @@ from the page cache and publishes it, and the second attaches to it. Both have t
 Printed are medians and ranges of
 
     the time of load_model() (building, weights, post-processing) of the second, of the first's without publishing  <= 0.03
-    the second's anonymous and its dirty memory when it has read each page of the weights, over before              <= 16 MiB
+    the second's anonymous memory when it has read each page of the weights, over before                            <= 16 MiB
     the wall time and the CPU time of the proof, of those of the first's load_model() without publishing              <= 0.5
     the peak of the first's memory during the proof, over before                                 <= a layer and 5 % of the model
 """
@@ -62,7 +62,6 @@ def measure(first: Engine, second: Engine, path: Path, daemon: Daemon) -> dict[s
         "proof before, MiB": parts["proof, before"]["peak"] / MIB,
         "proof after, MiB": parts["proof, after"]["peak"] / MIB,
         "anonymous, MiB": attached["more"]["Anonymous"] / MIB,
-        "dirty, MiB": attached["more"]["Private_Dirty"] / MIB,
         "load average": os.getloadavg()[0],
     }
 
