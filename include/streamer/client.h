@@ -46,7 +46,8 @@
  *   The daemon lists the requests that it supports. A call that an older daemon does not support returns
  *   STREAMER_EUNSUPPORTED without sending anything, and the text says which side is older.
  *
- * Strings are UTF-8 and NUL-terminated. Sizes and offsets are in bytes. Timeouts are in milliseconds.
+ * Strings are UTF-8 and NUL-terminated. Sizes and offsets are in bytes. Timeouts are in milliseconds. Where the daemon
+ * ends a wait (streamer_attach, streamer_publish_find), its reason has a second more to arrive.
  */
 #ifndef STREAMER_CLIENT_H
 #define STREAMER_CLIENT_H
