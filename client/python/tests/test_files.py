@@ -260,7 +260,7 @@ def mapped(path: Path) -> Iterator[None]:
     memory.close()
 
 
-@pytest.mark.parametrize("writer", [lambda path: open(path, "r+b"), mapped], ids=["a descriptor", "a mapping"])
+@pytest.mark.parametrize("writer", [lambda path: open(path, "r+b"), mapped], ids=["an open file", "a mapping"])
 def test_a_file_that_a_process_may_be_writing_is_not_published(
     daemon: Daemon, cache: Path, folder: Path, writer: Callable[[Path], Any]
 ) -> None:
