@@ -16,7 +16,7 @@
 /* A segment is allocated as a whole, while the caller still has its own copy of what is to be copied there. */
 #define SEGMENT_SHARE 20
 #define SEGMENT_MIN (UINT64_C(64) << 20)
-/* Reserved for the table: of each storage its tensors, and attributes. */
+/* Reserved for the table: of each storage its tensors, and attributes. A larger one has a segment of its own. */
 #define TABLE_BYTES (UINT64_C(512) << 10)
 #define TABLE_PER_STORAGE UINT64_C(2048)
 #define BYTES_MAX (UINT64_C(1) << 56)
@@ -305,11 +305,19 @@ static int make_table(streamer_publication *p, void **bytes, uint64_t *size, str
                 published_add_storage(&p->writer, &entry);
         }
         *size = published_size(&p->writer);
-        at->bytes = *size;
-        if (*size > p->segments[last].bytes - at->offset)
+        uint64_t reserved = p->segments[last].bytes - at->offset;
+        uint64_t most = p->n_segments < MANIFEST_MAX_SEGMENTS ? PUBLISHED_MAX_SIZE : reserved;
+        if (*size > most)
                 return fail(c, STREAMER_ELIMIT,
-                            "publish_commit: the table takes %" PRIu64 " bytes, and %" PRIu64 " are left for it", *size,
-                            p->segments[last].bytes - at->offset);
+                            "publish_commit: the table of names, shapes and texts takes %" PRIu64 " bytes, and %" PRIu64
+                            " are left for it",
+                            *size, most);
+        if (*size > reserved) {
+                *at = (struct placed_storage){.segment = (uint32_t)p->n_segments};
+                p->table_offset = 0;
+                p->segments[p->n_segments++] = (struct lent_segment){.bytes = segment_size(p, *size), .reading = -1};
+        }
+        at->bytes = *size;
         *bytes = p->writer.failed ? NULL : malloc(*size);
         if (!*bytes)
                 return fail(c, STREAMER_ENOMEM, "publish_commit: no memory");
@@ -334,10 +342,10 @@ static int write_table(streamer_publication *p, struct placed_storage *at)
 {
         void *made = NULL;
         uint64_t size = 0;
-        int rc = request_segment(p, &p->segments[p->n_segments - 1]) ?: make_table(p, &made, &size, at);
+        int rc = make_table(p, &made, &size, at);
         cleanup_free void *bytes = made;
         if (rc == 0)
-                rc = check_table(p, bytes, size, at);
+                rc = request_segment(p, &p->segments[at->segment]) ?: check_table(p, bytes, size, at);
         if (rc != 0)
                 return rc;
         const struct mapping *mapping = &p->lease->segments[p->segments[at->segment].number];

@@ -36,7 +36,7 @@ struct streamer_publication {
         size_t n_segments;
         struct placed_storage *storages;
         size_t n_storages;
-        uint64_t table_offset;          /* in the last segment, behind the last storage, at a page */
+        uint64_t table_offset;          /* in the last segment: at a page behind the last storage, or 0 in its own */
         struct published_writer writer; /* tensors and attributes */
         bool is_private;
 };

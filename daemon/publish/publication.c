@@ -23,8 +23,8 @@ static void set_state(struct publication *p, enum publication_state state)
 #define TO(state) (1u << PUBLICATION_##state)
         static const unsigned allowed[] = {
                 [PUBLICATION_CLAIMED] = TO(ADMITTING) | TO(FAILED),
-                [PUBLICATION_ADMITTING] = TO(FILLING) | TO(FAILED),
-                [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(SEALING) | TO(FAILED),
+                [PUBLICATION_ADMITTING] = TO(FILLING) | TO(ALLOCATING) | TO(FAILED),
+                [PUBLICATION_FILLING] = TO(ADMITTING) | TO(ALLOCATING) | TO(SEALING) | TO(FAILED),
                 [PUBLICATION_ALLOCATING] = TO(FILLING) | TO(FAILED),
                 [PUBLICATION_SEALING] = TO(CHARGING) | TO(FAILED),
                 [PUBLICATION_CHARGING] = TO(HASHING) | TO(FAILED),
@@ -356,8 +356,27 @@ static void lend_done(struct work *work)
         answer(p, NULL);
 }
 
-int publication_add_segment(struct publication *p, uint64_t bytes, publication_done_fn *done, void *context,
-                            struct error *error)
+/* Allocates the segment that follows. */
+static void lend(struct publication *p)
+{
+        p->in_flight++;
+        work_submit(p->device->thread, WORK_LANE_CPU, &p->work, lend_run, lend_done);
+}
+
+static void enlarged(struct admission_request *request, const struct error *error)
+{
+        struct publication *p = container_of(request, struct publication, admission);
+        if (error->code != 0) {
+                end(p, error);
+                return;
+        }
+        p->bytes += p->part.bytes;
+        set_state(p, PUBLICATION_ALLOCATING);
+        lend(p);
+}
+
+int publication_add_segment(struct publication *p, uint64_t bytes, const struct quota_limits *limits,
+                            publication_done_fn *done, void *context, struct error *error)
 {
         struct generation *g = p->generation;
         uint64_t used = 0;
@@ -371,17 +390,17 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
         for (unsigned i = 0; i < g->n_segments; i++)
                 used += g->segments[i].size;
         require(used <= p->bytes);
-        if (size > p->bytes - used)
-                return error_set(error, STREAMER_ELIMIT,
-                                 "%s: %" PRIu64 " bytes are needed, and %" PRIu64
-                                 " are left of those that it began with",
-                                 p->name, size, p->bytes - used);
+        const uint64_t left = p->bytes - used, more = size > left ? size - left : 0;
         if (generation_make_segments(g, g->n_segments + 1) < 0)
                 return error_no_memory(error);
-        begin_request(p, PUBLICATION_ALLOCATING, done, context);
+        if (more > 0 && (r = quota_raise(&g->quota_charge, more, limits, error)) < 0)
+                return r;
         g->segments[g->n_segments] = (struct segment){.size = size};
-        p->in_flight++;
-        work_submit(p->device->thread, WORK_LANE_CPU, &p->work, lend_run, lend_done);
+        begin_request(p, more > 0 ? PUBLICATION_ADMITTING : PUBLICATION_ALLOCATING, done, context);
+        if (more > 0)
+                ask_for(p, more, g->settings.priority, enlarged);
+        else
+                lend(p);
         return 0;
 }
 

@@ -2,7 +2,7 @@
  *
  * A publication: a client that makes a model in the daemon's memory. Owned by the loop thread.
  *
- *   claimed > admitting > filling <> allocating
+ *   claimed > admitting > filling > (admitting) > allocating > filling
  *      |          |          |\
  *      |          |          | > sealing > charging > hashing > published
  *      |          |          |      |         |          |
@@ -21,7 +21,7 @@
 
 enum publication_state {
         PUBLICATION_CLAIMED,    /* no other client may publish under this name on this device */
-        PUBLICATION_ADMITTING,  /* a generation exists, and its bytes are asked for (admission.h) */
+        PUBLICATION_ADMITTING,  /* a generation exists, and its bytes are asked for (admission.h); or more of them */
         PUBLICATION_FILLING,    /* the client writes to the segments that it has */
         PUBLICATION_ALLOCATING, /* a further segment, on the device's thread */
         PUBLICATION_SEALING,    /* workers: the base has not changed, no process may write, and the table is valid */
@@ -92,7 +92,7 @@ struct publication {
         uint64_t user;                 /* whose share of the workers it uses; 0: unlimited */
         struct quota_charge claim;     /* until it has ended */
         struct generation *generation;
-        uint64_t bytes;             /* of segments, that it began with */
+        uint64_t bytes;             /* of segments, that were granted */
         struct admission_part part; /* these, then those of the manifest */
         struct admission_request admission;
         struct quota_limits limits; /* of the last request */
@@ -131,9 +131,10 @@ int publication_check_name(struct resident *resident, const char *name, const st
 int publication_begin(struct publication *publication, uint64_t bytes, bool as_tensors,
                       const struct model_settings *settings, const struct quota_limits *limits,
                       publication_done_fn *done, void *context, struct error *error);
-/* A segment of at least so many bytes: the generation's last one, when it is done. */
-int publication_add_segment(struct publication *publication, uint64_t bytes, publication_done_fn *done, void *context,
-                            struct error *error);
+/* A segment of at least so many bytes: the generation's last one, when it is done. What exceeds the bytes that it began
+ * with is charged and asked for. */
+int publication_add_segment(struct publication *publication, uint64_t bytes, const struct quota_limits *limits,
+                            publication_done_fn *done, void *context, struct error *error);
 /* The publication has ended when it is done. */
 int publication_commit(struct publication *publication, const struct published_storage *table,
                        const struct quota_limits *limits, publication_done_fn *done, void *context,

@@ -674,7 +674,7 @@ typedef struct streamer_published_tensor {
 STREAMER_API int streamer_publish_tensor(streamer_publication *publication, const streamer_published_tensor *tensor);
 
 /* Adds a text that belongs to the model: a value that is no tensor, a class name, a list. The names are the engine's
- * and unique. */
+ * and unique. A name or a text has at most 65536 bytes, and with the descriptions of the tensors all have 256 MiB. */
 STREAMER_API int streamer_publish_attribute(streamer_publication *publication, const char *name, const char *value);
 
 /* Publishes it. The copies to the memory must be complete (on a GPU: synchronised). The library makes the memory
@@ -683,7 +683,8 @@ STREAMER_API int streamer_publish_attribute(streamer_publication *publication, c
  * 0.) Then the daemon seals and hashes it, and the model exists. STREAMER_EBUSY if this process, or one that it forked,
  * still has a writable mapping of the memory; STREAMER_EINVAL if a storage was not requested, or if the table is
  * refused (an overlap that is not declared by `alias`); STREAMER_EFAILED if the base has changed meanwhile;
- * STREAMER_ENOMEM if the device has no capacity for the table, which is added to the bytes of streamer_publish_begin().
+ * STREAMER_ENOMEM if the device has no capacity for the table, which is added to the bytes of streamer_publish_begin();
+ * STREAMER_ELIMIT if the table exceeds 256 MiB.
  *
  * On success the publication is released, and the memory belongs to *lease, at the same addresses (streamer_detach).
  * After a failure the memory stays mapped, with its contents, until streamer_publish_abort(). */

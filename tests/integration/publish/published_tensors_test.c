@@ -187,6 +187,42 @@ TEST(many_generations_take_the_memory_of_two)
         client_wait_used(client, one);
 }
 
+/* The table of names and texts, which becomes metadata, has a segment of its own where it is large. */
+TEST(texts_may_take_more_than_the_tensors)
+{
+        enum { TEXTS = 40, TEXT = 65536 };
+        const struct model *m = small_model(1);
+        char value[TEXT + 1], name[16];
+        streamer_lease *lease;
+        streamer_publication *p = claim_any();
+        memset(value, 'x', TEXT);
+        value[TEXT] = '\0';
+        fill_model(p, m);
+        for (int i = 0; i < TEXTS; i++) {
+                snprintf(name, sizeof(name), "text %d", i);
+                ok(client, streamer_publish_attribute(p, name, value));
+        }
+        ok(client, streamer_publish_commit(p, &lease));
+        check_tensors(lease, m);
+        ck_assert_uint_eq(streamer_metadata_count(lease), TEXTS);
+        ck_assert_str_eq(streamer_metadata(lease, "text 39"), value);
+        streamer_detach(lease);
+}
+
+TEST(a_text_has_a_limit)
+{
+        char *value = must_alloc(65538);
+        streamer_lease *lease;
+        streamer_publication *p = claim_any();
+        memset(value, 'x', 65537);
+        value[65537] = '\0';
+        fill_model(p, small_model(1));
+        ok(client, streamer_publish_attribute(p, "text", value));
+        fails(client, STREAMER_EINVAL, "a text has more than 65536 bytes", streamer_publish_commit(p, &lease));
+        streamer_publish_abort(p);
+        free(value);
+}
+
 /* Other names, and models with a table, do not count. */
 TEST(the_limit_is_of_one_name)
 {

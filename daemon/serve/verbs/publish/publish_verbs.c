@@ -76,8 +76,9 @@ static int begin(struct publication *p, struct deferred *d, struct error *error)
 
 static int add_segment(struct publication *p, struct deferred *d, struct error *error)
 {
+        const struct quota_limits limits = access_limits(d->session->server, d->session->conn);
         return session_check_fds(d->session, 2, "publish_segment", error)
-                       ?: publication_add_segment(p, d->request.u.publish_segment.bytes, step_done, d, error);
+                       ?: publication_add_segment(p, d->request.u.publish_segment.bytes, &limits, step_done, d, error);
 }
 
 static int commit(struct publication *p, struct deferred *d, struct error *error)
