@@ -496,8 +496,10 @@ int channel_await(struct streamer_client *c, struct call *call, int64_t deadline
         if (rc != 0)
                 return rc;
         rc = call_outcome(c, call);
-        if (rc != 0)
+        if (rc != 0) {
+                object_bool(&call->reply.unpacked.data, "hopeless", &call->hopeless);
                 call_deinit(call);
+        }
         return rc;
 }
 

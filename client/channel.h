@@ -77,7 +77,8 @@ struct call {
         void *arg;
         const char *slow; /* the verb, if the reply may take long: that it has not come says nothing of the daemon */
         bool done, taken;
-        int code; /* not 0: the reply came, but not all of its descriptors */
+        bool hopeless; /* it was answered with an error: a later try would fail, too */
+        int code;      /* not 0: the reply came, but not all of its descriptors */
         struct message reply;
         int fds[FRAME_FDS_MAX];
         size_t n_fds;

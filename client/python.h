@@ -13,6 +13,10 @@ typedef struct _object PyObject;
 /* A capsule that releases the handle in *slot, if there is one by then; None: no memory. */
 STREAMER_API PyObject *streamer_python_slot(unsigned kind, void ***slot);
 
+/* As streamer_publish_begin(). *hopeless: 1 where it was refused, and would be however long one waits. */
+STREAMER_API int streamer_python_begin(streamer_publication *publication, const uint64_t *bytes, size_t n,
+                                       int *hopeless);
+
 /* As streamer_publish_commit(); a publication that it released is in its slot no longer. */
 STREAMER_API int streamer_python_commit(streamer_publication **publication, streamer_lease **lease);
 

@@ -127,10 +127,11 @@ void items_init(struct items *items);
 void items_deinit(struct items *items);
 #define items_add(items, ...) ((items)->n++, writer_map_of(&(items)->w, __VA_ARGS__))
 
-/* {id, ok: true, pair...}; {id, ok: false, code, text} */
+/* {id, ok: true, pair...}; {id, ok: false, code, text, hopeless?} */
 #define REPLY_PAIRS(id, ...) PAIRS(ku64("id", id), kbool("ok", true), __VA_ARGS__)
-#define ERROR_PAIRS(id, error, message)                                                                                \
-        PAIRS(ku64("id", id), kbool("ok", false), kstr("code", code_wire(error)), kstr("text", message))
+#define ERROR_PAIRS(id, error, message, hopeless)                                                                      \
+        PAIRS(ku64("id", id), kbool("ok", false), kstr("code", code_wire(error)), kstr("text", message),               \
+              kif(hopeless, kbool("hopeless", true)))
 
 /* ---- reading replies and events (the client) ---- */
 

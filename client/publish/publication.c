@@ -99,6 +99,7 @@ static int begin(streamer_publication *p, struct streamer_lease *lease, uint64_t
         struct request request = {.verb = VERB_publish_begin,
                                   .u.publish_begin = {.claim = p->claim, .bytes = bytes, .tensors = p->as_tensors}};
         int rc = channel_call(p->client, &request, &call, channel_deadline(p->client));
+        p->hopeless = call.hopeless;
         if (rc != 0)
                 return lost(p, rc);
         const msgpack_object *reply = &call.reply.unpacked.data;
@@ -138,6 +139,13 @@ int streamer_publish_begin(streamer_publication *publication, const uint64_t *by
         }
         publication->lease = lease;
         return 0;
+}
+
+int streamer_python_begin(streamer_publication *publication, const uint64_t *bytes, size_t n, int *hopeless)
+{
+        int r = streamer_publish_begin(publication, bytes, n);
+        *hopeless = r != 0 && publication && publication->hopeless;
+        return r;
 }
 
 /* ---- memory ---- */

@@ -39,6 +39,7 @@ struct streamer_publication {
         uint64_t table_offset;          /* in the last segment: at a page behind the last storage, or 0 in its own */
         struct published_writer writer; /* tensors and attributes */
         bool is_private;
+        bool hopeless; /* the daemon refused the bytes, and would however long one waits */
 };
 
 /* Opens a table of a published model that is, or will be, at this place of the lease's segments: published_open(). */

@@ -58,7 +58,7 @@ int error_vset(struct error *error, int code, const char *format, va_list args)
         char text[FORMAT_SIZE];
         vsnprintf(text, sizeof(text), format, args);
         error->code = code;
-        error->outside = error->unreachable = false;
+        error->outside = error->unreachable = error->hopeless = false;
         error_escape(error->text, sizeof(error->text), text);
         return code;
 }

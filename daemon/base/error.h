@@ -16,9 +16,10 @@ struct error {
         char text[1000];  /* "what: why (where)", one line of printable UTF-8 */
         bool outside;     /* the source is outside the roots */
         bool unreachable; /* the store gave no answer, or none but that it cannot serve (5xx): no refusal */
+        bool hopeless;    /* it needs more than there can be: no wait helps */
 };
 
-/* Sets and returns code; `outside` and `unreachable` become false. Control bytes in the formatted text are escaped as
+/* Sets and returns code; the flags become false. Control bytes in the formatted text are escaped as
  * \xNN; too long a text is cut with "...". `error` may be NULL. */
 int error_set(struct error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int error_vset(struct error *error, int code, const char *format, va_list args) __attribute__((format(printf, 3, 0)));

@@ -294,15 +294,37 @@ static int check_kept(const struct publication *p, struct error *error)
                 return 0;
         return error_set(error, STREAMER_ELIMIT,
                          "%s: %" PRIu64 " generations are in memory (publish.keep: %" PRIu64 "); generation %" PRIu64
-                         " has %u lease%s",
+                         " has %u lease%s, and the one that serves stays until the next one is ready: let readers copy "
+                         "and release, or raise publish.keep",
                          p->name, n, p->publications->keep, oldest, leases, leases == 1 ? "" : "s");
+}
+
+/* Charges the client's user. More than the user can have beside the generation that serves is refused for good. */
+static int charge_user(const struct publication *p, struct generation *g, uint64_t bytes,
+                       const struct quota_limits *limits, struct error *error)
+{
+        struct quotas *users = p->publications->users;
+        const struct generation *serves = resident_on(g->resident, p->name, GENERATION_READY, p->device);
+        const uid_t uid = p->caller.uid;
+        const uint64_t max = limits->max[QUOTA_BYTES];
+        const bool is_own =
+                serves != NULL && serves->quota_charge.user != NULL && serves->quota_charge.user->uid == uid;
+        const uint64_t stays = is_own ? serves->quota_charge.amount : 0;
+        int r = quota_charge(users, uid, &g->quota_charge, QUOTA_BYTES, bytes, limits, error);
+        if (r < 0) {
+                error->hopeless = stays > max || bytes > max - stays;
+                return r;
+        }
+        r = resident_charge_model(g->resident, p->name, p->device, users, uid, limits, &g->model_charge, error);
+        if (r < 0)
+                error->hopeless = serves == NULL;
+        return r;
 }
 
 int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, const struct model_settings *settings,
                       const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error)
 {
         struct resident *resident = p->publications->loads->resident;
-        struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
         int r = check_state(p, PUBLICATION_CLAIMED, error)
                         ?: publication_check_name(resident, p->name, p->device, error)
@@ -317,9 +339,7 @@ int publication_begin(struct publication *p, uint64_t bytes, bool as_tensors, co
         if (g == NULL)
                 return error_no_memory(error);
         r = generation_set_caller(g, &p->caller) < 0 ? error_no_memory(error) : 0;
-        r = r ?: quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, rounded, limits, error)
-                    ?: resident_charge_model(resident, p->name, p->device, users, p->caller.uid, limits,
-                                             &g->model_charge, error);
+        r = r ?: charge_user(p, g, rounded, limits, error);
         if (r < 0) {
                 generation_discard(g);
                 generation_put(g);

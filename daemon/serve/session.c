@@ -65,7 +65,7 @@ int session_send(struct session *session, const struct fds *fds, const struct pa
 void session_error(struct session *session, uint64_t id, const struct error *error)
 {
         metric_add_code(METRIC_REQUEST_ERRORS, error->code, 1);
-        session_send(session, NULL, ERROR_PAIRS(id, error->code, error->text));
+        session_send(session, NULL, ERROR_PAIRS(id, error->code, error->text, error->hopeless));
 }
 
 void session_fail(struct session *session, uint64_t id, int code, const char *format, ...)

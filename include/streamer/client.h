@@ -631,8 +631,9 @@ STREAMER_API int streamer_publish_find(streamer_client *client, const streamer_p
                                        streamer_found *found, streamer_publication **claim);
 
 /* Reserves memory for n storages of these sizes, evicting other models if necessary. A storage is a contiguous range of
- * memory, aligned to 256 bytes, which tensors lie in. STREAMER_ENOMEM if the device's budget does not suffice;
- * STREAMER_ELIMIT if it is made of tensors, and as many generations as are kept would remain in memory beside it. */
+ * memory, aligned to 256 bytes, which tensors lie in. STREAMER_ENOMEM if the device's budget does not suffice, also
+ * because the generation that serves stays until this one is ready; STREAMER_ELIMIT if the user may not have as much,
+ * or if it is made of tensors, and as many generations as are kept would remain in memory beside it. */
 STREAMER_API int streamer_publish_begin(streamer_publication *publication, const uint64_t *bytes, size_t n);
 
 /* *data is the address of storage i: writable memory of the device, zeroed; NULL if its size is 0. It is

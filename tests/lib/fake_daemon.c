@@ -182,7 +182,7 @@ static void put_failure(struct fake_daemon *f, const char *line)
         struct writer w;
         size_t n = strcspn(line, " ");
         writer_init(&w);
-        writer_pairs(&w, ERROR_PAIRS(f->ids[0], code_from_wire(line, n), line + n + 1));
+        writer_pairs(&w, ERROR_PAIRS(f->ids[0], code_from_wire(line, n), line + n + 1, false));
         add_message(f, &w);
 }
 

@@ -63,7 +63,8 @@ def publish_files(
         NotFoundError: there is no such folder.
         DeniedError, SystemCallError: a file or folder cannot be read; the text names it, `errno` says why. DeniedError
             also: another user has published the set, so that this one could not restore it.
-        OutOfMemoryError: the set does not fit the device's budget now; nothing waits for memory.
+        OutOfMemoryError: the set does not fit the device's budget now, beside the one that it replaces; nothing waits for
+            memory.
         What open() raises.
 
     Example:

@@ -85,7 +85,7 @@ class PublishedTensor(ctypes.Structure):
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_publish_find": (c_int, [c_void_p, POINTER(PublishOpts), POINTER(FoundModel), POINTER(c_void_p)]),
-    "streamer_publish_begin": (c_int, [c_void_p, POINTER(c_uint64), c_size_t]),
+    "streamer_python_begin": (c_int, [c_void_p, POINTER(c_uint64), c_size_t, POINTER(c_int)]),
     "streamer_publish_storage": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "streamer_publish_tensor": (c_int, [c_void_p, POINTER(PublishedTensor)]),
     "streamer_publish_attribute": (c_int, [c_void_p, c_char_p, c_char_p]),
@@ -158,8 +158,11 @@ class Publication:
     def begin(self, sizes: Sequence[int]) -> None:
         """Reserves memory for storages of these sizes."""
         self._sizes = list(sizes)
-        array = (c_uint64 * len(sizes))(*sizes)
-        self._client.check(self._library.streamer_publish_begin(self._pointer, array, len(sizes)))
+        array, hopeless = (c_uint64 * len(sizes))(*sizes), c_int()
+        code = self._library.streamer_python_begin(self._pointer, array, len(sizes), byref(hopeless))
+        self.is_hopeless = bool(hopeless.value)
+        self._client.check(code)
+        self.is_hopeless = False  # begin() has failed, and would however long one waits
 
     def storage(self, i: int) -> Memory:
         """Writable memory of storage i; it stays mapped as long as something refers to it."""

@@ -83,7 +83,8 @@ def put(
         name: the model's name in the daemon; no model that was loaded has it.
         device: as for open(); None: the GPU that a tensor is on, else the host.
         metadata: texts of the model, as Model.metadata gives them.
-        wait: wait for memory, and for readers of older generations, instead of failing. What exceeds the whole budget fails.
+        wait: wait for memory, and for readers of older generations, instead of failing. What no wait can help fails at
+            once: it exceeds the budget, alone or beside the generation that serves, or what the user may have.
         timeout: "30s", or seconds, of connecting and waiting; None: no limit.
         socket, autostart: as for open().
 
@@ -91,8 +92,9 @@ def put(
         The model; what refers to it or to its tensors keeps this generation.
 
     Raises:
-        LimitError: as many generations as the daemon keeps are in use: the text names the oldest.
-        OutOfMemoryError: it does not fit the device's budget.
+        LimitError: as many generations as the daemon keeps are in use: the text names the oldest. Or the user may not have
+            as much; or names and metadata have more than 256 MiB.
+        OutOfMemoryError: it does not fit the device's budget, beside the generation that serves.
         BusyError: a model that was loaded has the name, or another process puts it.
         UnsupportedError: a dtype that safetensors lacks, or a tensor without plain memory.
         InvalidError: two tensors of one name, a reserved name.
@@ -250,7 +252,7 @@ def admitted(
         except BaseException:
             publication.abort()
             raise
-        if not wait or _exceeds_budget(client, device, sizes):
+        if not wait or publication.is_hopeless:
             raise refusal
         now = time.monotonic()
         if deadline is not None and now + 2 * RETRY_SECONDS >= deadline:
@@ -259,12 +261,6 @@ def admitted(
             logged = True
             warn("%s: waits for memory: %s", name, refusal)
         time.sleep(RETRY_SECONDS)
-
-
-def _exceeds_budget(client: Client, device: str, sizes: list[int]) -> bool:
-    """Whether no wait can help."""
-    devices = client.call("status")["devices"]
-    return any(row["device"] == device and sum(sizes) > row["budget"] for row in devices)
 
 
 def entry_of(part: Part, storage: int) -> Entry:

@@ -152,6 +152,40 @@ def test_a_model_that_does_not_fit_fails_by_name(daemon: Daemon, wait: bool) -> 
 
 def test_many_generations_leave_no_memory_and_no_lease(daemon: Daemon) -> None:
     def used() -> int:
+BIG = 40 << 20
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_budget_without_memory_for_two_generations_fails_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, is_read: bool
+) -> None:
+    """Also where it would wait: the generation that serves is not dropped before the next one is ready."""
+    daemon = Daemon(folder, memory="64MiB")
+    monkeypatch.setenv("STREAMERD_SOCKET", daemon.socket)
+    try:
+        first = streamerd.put({"w": torch.ones(BIG, dtype=torch.uint8)}, "m")
+        generation = first.generation
+        if not is_read:
+            del first
+            eventually(lambda: not daemon.leases())
+        text = r"two generations do not fit: 4\d.0 MiB needed beside 4\d.0 MiB .*budget is 64.0 MiB, .*unload m first"
+        with pytest.raises(streamerd.OutOfMemoryError, match=text):
+            streamerd.put({"w": torch.ones(BIG, dtype=torch.uint8)}, "m", wait=wait)
+        with streamerd.open("m") as model:
+            assert model.generation == generation
+    finally:
+        daemon.stop()
+
+
+def test_metadata_and_names_may_be_long(daemon: Daemon) -> None:
+    """The table that describes the tensors has a limit of 256 MiB, whatever the tensors are."""
+    metadata = {f"text {i}": "x" * 65536 for i in range(40)}
+    names = [f"{i} " + "y" * 65000 for i in range(20)]
+    model = streamerd.put({name: torch.ones(1) for name in names}, "m", metadata=metadata)
+    assert model.metadata == metadata and sorted(model) == sorted(names)
+
+
         result: int = streamerd.status()["devices"][0]["used"]
         return result
 

@@ -160,12 +160,38 @@ void admission_estimate(struct admission *admission, struct device *device, cons
 
 /* ---- blocked requests ---- */
 
+/* Of the generations on the device that stay until the request has replaced them. */
+static uint64_t replaced_bytes(const struct admission_request *request, const struct device *device)
+{
+        uint64_t sum = 0;
+        list_each_item (const struct generation, g, &request->admission->resident->in_state[GENERATION_READY], in_state)
+                if (g->device == device && is_replaced(request, g))
+                        sum += g->charged;
+        return sum;
+}
+
+/* A budget that has no memory for two generations of a name: no eviction helps. */
+static int two_generations_error(const struct admission_part *part, uint64_t needed, uint64_t replaced,
+                                 struct error *error)
+{
+        const struct device *device = part->device;
+        const char *name = generation_name(part->generation);
+        char want[SIZE_TEXT], has[SIZE_TEXT], all[SIZE_TEXT], lacks[SIZE_TEXT];
+        return error_set(error, STREAMER_ENOMEM,
+                         "two generations do not fit: %s needed beside %s of the one that serves until this one is "
+                         "ready, and the budget is %s, %s too few (%s: unload %s first, or raise the budget)",
+                         size_text(want, needed), size_text(has, replaced), size_text(all, device->budget),
+                         size_text(lacks, needed + replaced - device->budget), device->name, name);
+}
+
 /* False: it is refused. */
 static bool block(struct admission_request *request, const struct ledger *ledger, const struct admission_part *missing)
 {
         const struct admission *admission = request->admission;
         struct device *device = missing->device;
         uint64_t all = 0, own = 0, half = (admission->max_blocked + 1) / 2;
+        uint64_t needed = missing->generation->charged + missing->bytes, replaced = replaced_bytes(request, device);
+        bool hopeless = is_hopeless(missing), two = !hopeless && needed + replaced > device->budget;
         if (!request->blocked) /* else it is among them */
                 list_each_item (const struct admission_request, other, &admission->queue, link) {
                         all += other->blocked;
@@ -174,7 +200,9 @@ static bool block(struct admission_request *request, const struct ledger *ledger
         request->refused = device;
         if (!device_in_service(device))
                 device_lost_error(device, &request->error);
-        else if (!request->wait || is_hopeless(missing))
+        else if (!request->wait && two)
+                two_generations_error(missing, needed, replaced, &request->error);
+        else if (!request->wait || hopeless)
                 resident_full_error(admission->resident, device, missing->bytes, ledger->unused[device->number],
                                     &request->error);
         else if (!request->blocked && all >= admission->max_blocked)
@@ -186,6 +214,7 @@ static bool block(struct admission_request *request, const struct ledger *ledger
                           (unsigned)request->uid, half);
         if (request->error.code == STREAMER_ELIMIT)
                 request->refused = NULL;
+        request->error.hopeless = request->error.code != 0 && (hopeless || two);
         request->blocked = request->error.code == 0;
         return request->blocked;
 }

@@ -317,7 +317,7 @@ unsigned conn_fds_in_flight(struct conn *conn)
 
 static void break_framing(struct conn *conn, int code, const char *why)
 {
-        conn_send(conn, NULL, ERROR_PAIRS(0, code, why));
+        conn_send(conn, NULL, ERROR_PAIRS(0, code, why, false));
         conn_close(conn, true);
 }
 

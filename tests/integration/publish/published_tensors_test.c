@@ -302,6 +302,37 @@ TEST(what_is_no_tensor_of_a_file_is_refused, EACH(refused))
         ck_assert_str_eq(client_state(client, "policy"), "");
 }
 
+/* ---- a budget for one generation ---- */
+
+static void begin_with_little(void)
+{
+        daemon_begin(daemon_on_gpu() ? "device: \"cuda:0\", budget: 24MiB, handles: cuda-vmm-fd"
+                                     : "device: host, budget: 24MiB",
+                     "");
+}
+
+FIXTURE(.all = {begin_with_little, daemon_end}, .each = {connect_for_tensors, disconnect_client});
+
+/* The generation that serves stays until the next one is ready, with leases and without. */
+TEST(two_generations_that_do_not_fit_are_refused_by_name)
+{
+        struct model *m = model_new(1);
+        uint64_t bytes = UINT64_C(15) << 20;
+        model_add(m, "w", "U8", &bytes, 1);
+        streamer_detach(put_model(m));
+        client_wait_leases(client, 0);
+        streamer_publication *p = claim_any();
+        fails(client, STREAMER_ENOMEM, "two generations do not fit: 16.0 MiB needed beside 16.0 MiB",
+              streamer_publish_begin(p, &bytes, 1));
+        streamer_publish_abort(p);
+        p = claim_any();
+        bytes *= 2;
+        fails(client, STREAMER_ENOMEM, "more than the whole budget", streamer_publish_begin(p, &bytes, 1));
+        streamer_publish_abort(p);
+        ok(client, streamer_unload(client, "policy", 0));
+        streamer_detach(put_model(m));
+}
+
 /* ---- another number of generations ---- */
 
 static void begin_with_three(void)

@@ -236,7 +236,7 @@ TEST(an_error_carries_code_and_text)
         struct message m;
         bool ok;
         writer_init(&w);
-        writer_pairs(&w, ERROR_PAIRS(3, STREAMER_EBUSY, "unload: two leases"));
+        writer_pairs(&w, ERROR_PAIRS(3, STREAMER_EBUSY, "unload: two leases", false));
         ck_assert_int_eq(message_decode(&m, w.buf.data, w.buf.size), 0);
         ck_assert(object_bool(&m.unpacked.data, "ok", &ok) && !ok);
         ck_assert(object_str_eq(&m.unpacked.data, "code", "in-use"));

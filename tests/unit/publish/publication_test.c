@@ -113,6 +113,41 @@ TEST(segments_take_small_pages_up_to_half_a_huge_page, EACH(rows))
         ck_assert_uint_eq(fake.device.used, row->takes + unit);
 }
 
+TEST(a_segment_beyond_what_it_began_with_is_admitted)
+{
+        fake.device.layout.small = MiB;
+        ck_assert_int_eq(reserve(MiB), 0);
+        ck_assert_int_eq(add(MiB - 4096), 0);
+        ck_assert_int_eq(add(MiB), 0);
+        const struct generation *g = publication->generation;
+        ck_assert_uint_eq(g->n_segments, 2);
+        ck_assert_uint_eq(fake.device.used, 2 * MiB - 4096);
+        ck_assert_uint_eq(g->quota_charge.amount, fake.device.used);
+}
+
+/* How a reserve of these bytes is refused for a user who may have 4 MiB. */
+static struct error refusal(uint64_t bytes)
+{
+        static const struct model_settings settings;
+        struct quota_limits limits = *unlimited();
+        struct error error = {0};
+        limits.max[QUOTA_BYTES] = 4 * MiB;
+        ck_assert_int_eq(publication_begin(publication, bytes, true, &settings, &limits, on_done, NULL, &error),
+                         STREAMER_ELIMIT);
+        return error;
+}
+
+TEST(what_a_user_can_never_have_is_refused_for_good)
+{
+        struct quota_charge held = {0};
+        fake.device.layout.small = MiB;
+        ck_assert_int_eq(quota_hold(&users, core_caller.uid, &held, QUOTA_BYTES, 3 * MiB), 0);
+        ck_assert(!refusal(2 * MiB).hopeless);
+        ck_assert(!refusal(4 * MiB).hopeless);
+        ck_assert(refusal(6 * MiB).hopeless);
+        quota_discharge(&held);
+}
+
 /* What a client reserves is rounded up to what a segment may take. */
 TEST(a_reserve_is_a_number_of_pages)
 {
