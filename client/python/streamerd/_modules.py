@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._attach import attach
+from ._in_place import copy_into, load_state, release_frames
 from ._model import Model
 from ._nearest import explains_options
 from ._open import Options, Source, open, options_of
+from ._option_values import flag
 from ._publish import load_published
 from .errors import InvalidError
 
@@ -26,9 +28,19 @@ def _tie(module: Any) -> None:
         tie()
 
 
-def _places(module: Module, names: list[str]) -> set[int]:
-    wanted = set(names)
-    return {t.data_ptr() for name, t in module.state_dict(keep_vars=True).items() if name in wanted}
+def _place(tensor: Any) -> int:
+    """The same of tensors that are tied, with and without memory."""
+    try:
+        return tensor.data_ptr() or id(tensor)
+    except (AttributeError, RuntimeError, ValueError):  # a module's extra state; a tensor without plain memory
+        return id(tensor)
+
+
+def _without_contents(module: Module, names: Collection[str]) -> list[str]:
+    """What of the module's state has none of these names, nor is tied to what has."""
+    state = module.state_dict(keep_vars=True)
+    places = {_place(tensor) for name, tensor in state.items() if name in names}
+    return [name for name, tensor in state.items() if name not in names and _place(tensor) not in places]
 
 
 @explains_options
@@ -71,8 +83,8 @@ def load_into(
             buffers that are no part of the state included, become the published ones.
         base: the source that publish() was given.
         generation: `source` is the name of a resident model, and this the number of the generation whose tensors are
-            copied into the module's own parameters and buffers, in place, converted to their dtype and device. After an
-            error the module is as before.
+            copied into the module's own parameters and buffers, in place, converted to their dtype and device. What
+            cannot be copied is refused before anything is; a FailedError says that the module is partly updated.
         name, device and all others: as for open(). With `generation`: device, digest, timeout, socket and autostart alone.
             With `key`: device, timeout, socket and autostart alone.
 
@@ -81,7 +93,8 @@ def load_into(
 
     Raises:
         InvalidError: `strict` is not met, or the key or the module differs from what was published: the text names
-            each difference.
+            each difference. With `generation`: a parameter cannot take the contents.
+        FailedError: torch, or a hook of the module, has failed midway, and the module is partly updated.
         What open() raises.
 
     Example:
@@ -89,51 +102,49 @@ def load_into(
         streamerd.load_into(model, "/models/llama")
     """
     options = options_of(locals())
+    flag("strict", strict)
+    if generation is not None and key is not None:
+        raise InvalidError("load_into: key and generation exclude each other")
+    if base is not None and key is None:
+        raise InvalidError("load_into: base is that of a published model, which has a key")
     if source is None:
         source = str(getattr(module, "name_or_path", ""))
         if not source:
             raise InvalidError("load_into: the module has no name_or_path; name the source")
     if key is not None:
+        if not strict:
+            raise InvalidError("load_into: a published model has no option strict: all of its tensors are taken")
         chosen = _of_resident("a published model", options, ("device", "timeout", "socket", "autostart"))
         load_published(module, _name_of(source, "key", "published"), key=key, base=base, **chosen)
         return [], []
     if generation is not None:
         chosen = _of_resident("a generation", options, ("device", "digest", "timeout", "socket", "autostart"))
         with attach(_name_of(source, "generation", "resident"), generation=generation, **chosen) as model:
-            return _copy_into(module, model, strict)
+            try:
+                return _copy_generation(module, model, strict)
+            except BaseException as e:
+                release_frames(e)
+                raise
     if not isinstance(source, Model):
         with open(source, framework="torch", **options) as model:
             return load_into(module, model, strict=strict)
-    result = module.load_state_dict(source.state_dict(), strict=False, assign=True)
+    _of_resident("an open model", options, ())
+    result = load_state(module, source.state_dict(), source.name, assign=True)
     _tie(module)
-    names = [name for name in module.state_dict() if name not in result.missing_keys]
-    loaded = _places(module, names)
-    tensors = module.state_dict(keep_vars=True)
-    missing = [name for name in result.missing_keys if tensors[name].data_ptr() not in loaded]
+    missing = _without_contents(module, module.state_dict(keep_vars=True).keys() - set(result.missing_keys))
     unexpected = list(result.unexpected_keys)
     if strict:
         _require_complete(module, missing, unexpected)
     return missing, unexpected
 
 
-def _copy_into(module: Module, model: Model[Any], strict: bool) -> tuple[list[str], list[str]]:
-    state, given = module.state_dict(keep_vars=True), model.state_dict()
-    loaded = {tensor.data_ptr() for name, tensor in state.items() if name in given}
-    missing = [name for name, tensor in state.items() if name not in given and tensor.data_ptr() not in loaded]
-    unexpected = [name for name in given if name not in state]
-    shapes = [
-        f"{name}: {list(given[name].shape)} resident, {list(tensor.shape)} in the module"
-        for name, tensor in state.items()
-        if name in given and tensor.shape != given[name].shape
-    ]
-    if shapes:
-        raise InvalidError(f"load_into: shapes differ: {'; '.join(shapes[:5])}")
-    empty = [name for name, tensor in state.items() if name in given and tensor.is_meta]
-    if empty:
-        raise InvalidError(f"load_into: there is no memory to copy to, on the meta device: {empty}")
+def _copy_generation(module: Module, model: Model[Any], strict: bool) -> tuple[list[str], list[str]]:
+    state = module.state_dict(keep_vars=True)
+    missing = _without_contents(module, set(model))
+    unexpected = [name for name in model if name not in state]
     if strict:
-        _require_complete(module, missing, unexpected)
-    module.load_state_dict(given, strict=False)
+        _require_names(missing, unexpected)
+    copy_into(module, model)
     return missing, unexpected
 
 
@@ -151,9 +162,13 @@ def _of_resident(what: str, options: Options, known: tuple[str, ...]) -> dict[st
     return {option: options.get(option) for option in known}
 
 
-def _require_complete(module: Module, missing: list[str], unexpected: list[str]) -> None:
+def _require_names(missing: list[str], unexpected: list[str]) -> None:
     if missing or unexpected:
         raise InvalidError(f"load_into: missing in the checkpoint: {missing}; not in the module: {unexpected}")
+
+
+def _require_complete(module: Module, missing: list[str], unexpected: list[str]) -> None:
+    _require_names(missing, unexpected)
     tensors = [*module.named_parameters(), *module.named_buffers()]
     empty = [name for name, tensor in tensors if tensor.is_meta]
     if empty:

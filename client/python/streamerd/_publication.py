@@ -339,6 +339,8 @@ def find(
     fields = [text(f"{field}={value}") for field, value in key.items()]
     opts = sized(
         PublishOpts,
+    if not isinstance(key, Mapping):
+        raise InvalidError(f"publish: the key maps names to texts: {key!r}")
         name=text(name),
         base=None if base is None else file_text(base),
         key=(c_char_p * len(fields))(*fields),

@@ -126,22 +126,34 @@ def _nested(path: str, value: Any, holder: Any, place: Any, depth: int) -> Itera
                 yield from _nested(f"{path}[{key}]", inner, value, key, depth - 1)
 
 
-def _require_plain(item: Item) -> None:
-    """Only tensors that are elements in memory can be shared."""
+def require_plain(what: str, tensor: torch.Tensor) -> None:
+    """Only tensors that are elements in memory can be shared, and copied. `what`: for the error."""
     import torch
 
-    tensor = item.tensor
     if tensor.is_meta:
-        raise InvalidError(f"publish: {item.name} is on the meta device")
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise UnsupportedError(f"publish: {item.name} has no plain memory ({tensor.layout}, {tensor.dtype})")
-    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidError(f"{what} is on the meta device")
+    is_plain = tensor.layout is torch.strided and not tensor.is_quantized
+    is_plain = is_plain and not hasattr(type(tensor), "__tensor_flatten__")
+    try:
+        begin, end = extent_of(tensor) if is_plain else (0, 0)
+        storage = tensor.untyped_storage() if is_plain else None
+        is_freed = storage is not None and begin < end and (begin == 0 or end > storage.data_ptr() + storage.nbytes())
+    except (RuntimeError, ValueError):  # torch's own wrappers, and parameters whose shape is not known yet
+        is_plain = is_freed = False
+    if not is_plain:
+        kind = f"{type(tensor).__name__}, {tensor.layout}, {tensor.dtype}"
+        raise UnsupportedError(f"{what} has no plain memory ({kind})")
+    if is_freed:
+        raise InvalidError(f"{what} has no memory: it was freed, or never allocated")
+
+
+def _require_shareable(item: Item) -> None:
+    require_plain(f"publish: {item.name}", item.tensor)
+    if item.tensor.is_conj() or item.tensor.is_neg():
         raise UnsupportedError(f"publish: {item.name} is a lazy conjugate or negation")
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        raise UnsupportedError(f"publish: {item.name} is a {type(tensor).__name__}, which consists of other tensors")
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes that a tensor covers, as addresses; equal if it has none."""
     begin = tensor.data_ptr()
     if tensor.numel() == 0:
@@ -169,7 +181,7 @@ def storages_of(items: list[Item]) -> list[Storage]:
     """
     storages: list[Storage] = []
     order = {id(item): i for i, item in enumerate(items)}
-    extents = [(*_extent(item.tensor), item) for item in items]
+    extents = [(*extent_of(item.tensor), item) for item in items]
     for first, end, item in sorted((e for e in extents if e[0] < e[1]), key=lambda e: e[:2]):
         begin = first - (first - item.tensor.untyped_storage().data_ptr()) % _ALIGNMENT
         if storages and begin < storages[-1].end and _device(storages[-1].items[0]) == _device(item):
@@ -226,7 +238,7 @@ def require_dtype(entry: Entry) -> torch.dtype:
     return dtype
 
 
-def _view(storage: torch.Tensor, entry: Entry) -> torch.Tensor:
+def view_of(storage: torch.Tensor, entry: Entry) -> torch.Tensor:
     """A tensor of the table in its storage."""
     import torch
 
@@ -338,13 +350,13 @@ def publish_items(
     memories: list[Memory] = []
     try:
         for item in items:
-            _require_plain(item)
+            _require_shareable(item)
         storages = storages_of(items)
         empty = [item for item in items if item.tensor.numel() == 0]
         publication.begin([s.end - s.begin for s in storages] + ([0] if empty else []))
         for i, storage in enumerate(storages):
             memory = publication.storage(i)
-            entries = [_entry(item, i, storage) for item in storage.items]
+            entries = [entry_of(item, i, storage) for item in storage.items]
             for entry in entries:
                 publication.tensor(entry)
             table += entries
@@ -359,7 +371,7 @@ def publish_items(
         if empty:
             memories.append(publication.storage(len(storages)))
         for item in empty:
-            table.append(_entry(item, len(storages), None))
+            table.append(entry_of(item, len(storages), None))
             publication.tensor(table[-1])
         _synchronize(storages)
         proof = {} if prove is None else prove(table, [bytes_at(memory) for memory in memories])
@@ -373,7 +385,7 @@ def publish_items(
         raise
 
 
-def _entry(item: Item, index: int, storage: Storage | None) -> Entry:
+def entry_of(item: Item, index: int, storage: Storage | None) -> Entry:
     tensor = item.tensor
     return Entry(
         item.name,
@@ -399,7 +411,7 @@ def _copy_storage(storage: Storage, memory: Memory) -> None:
 def _use(storage: Storage, entries: list[Entry], memory: torch.Tensor) -> None:
     """Lets the items of a storage use this copy of it; their own memory is freed with the last reference to it."""
     for item, entry in zip(storage.items, entries, strict=True):
-        item.tensor.data = _view(memory, entry)
+        item.tensor.data = view_of(memory, entry)
 
 
 def _synchronize(storages: list[Storage]) -> None:
@@ -579,13 +591,13 @@ class _Resident:
     def view(self, entry: Entry) -> torch.Tensor:
         i = entry.storage
         if i in self._shared:
-            view = _view(self._storages[i], entry)
+            view = view_of(self._storages[i], entry)
             if entry.flags & CLONE:
                 view = view.clone()
         else:
             if i not in self._copies:
                 self._copies[i] = self._storages[i].clone()
-            view = _view(self._copies[i], entry)
+            view = view_of(self._copies[i], entry)
         return view.cpu() if entry.flags & HOST and view.device.type != "cpu" else view
 
 

@@ -301,7 +301,7 @@ def test_a_module_without_memory_takes_no_contents(daemon: Daemon) -> None:
     with torch.device("meta"):
         module = nn.Linear(2, 2)
     generation = streamerd.put({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, "m").generation
-    with pytest.raises(streamerd.InvalidError, match=r"on the meta device: \['weight', 'bias'\]"):
+    with pytest.raises(streamerd.InvalidError, match="load_into: weight is on the meta device"):
         streamerd.load_into(module, "m", generation=generation)
 
 
