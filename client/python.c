@@ -16,8 +16,10 @@
 #include "client/lease.h"
 #include "client/util.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 extern PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructor)(PyObject *)) __attribute__((weak));
 extern void *PyCapsule_GetPointer(PyObject *capsule, const char *name) __attribute__((weak));
@@ -42,6 +44,8 @@ static PyObject *none(void)
 /* ---- handles ---- */
 
 #define SLOT_NAME "streamerd.slot"
+
+#define COPY_TWO (16u << 20) /* bytes that are worth a second thread */
 
 enum slot_kind { SLOT_CLIENT, SLOT_OP, SLOT_LEASE, SLOT_MEMORY, SLOT_PUBLICATION, SLOT_KINDS };
 
@@ -105,6 +109,30 @@ void streamer_python_abort(streamer_publication **publication)
         streamer_publication *aborted = *publication;
         *publication = NULL;
         streamer_publish_abort(aborted);
+}
+
+struct copy {
+        unsigned char *to;
+        const unsigned char *from;
+        size_t bytes;
+};
+
+static void *copy_run(void *arg)
+{
+        const struct copy *copy = arg;
+        memcpy(copy->to, copy->from, copy->bytes);
+        return NULL;
+}
+
+void streamer_python_copy(void *to, const void *from, size_t bytes)
+{
+        size_t half = bytes / 2;
+        struct copy rest = {(unsigned char *)to + half, (const unsigned char *)from + half, bytes - half};
+        pthread_t thread;
+        bool two = bytes >= COPY_TWO && pthread_create(&thread, NULL, copy_run, &rest) == 0;
+        memcpy(to, from, two ? half : bytes);
+        if (two)
+                pthread_join(thread, NULL);
 }
 
 /* ---- rows ----

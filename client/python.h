@@ -27,6 +27,9 @@ STREAMER_API int streamer_python_protect(streamer_publication *publication);
 /* As streamer_publish_abort(), at once. */
 STREAMER_API void streamer_python_abort(streamer_publication **publication);
 
+/* Copies to host memory with two threads: one does not reach the memory's rate. */
+STREAMER_API void streamer_python_copy(void *to, const void *from, size_t bytes);
+
 /* The names of all tensors, in byte order; None: *code is the error. */
 STREAMER_API PyObject *streamer_python_names(streamer_lease *lease, int *code);
 

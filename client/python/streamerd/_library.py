@@ -178,8 +178,8 @@ class DLManagedTensorVersioned(ctypes.Structure):
 
 
 def text(value: str) -> bytes:
-    """A text for the library, as UTF-8. C ends a text at a NUL and would take another one for it: ValueError, as
-    Python's own calls. Every text that a caller gives passes here, or file_text(), on its way to the library."""
+    """A text for the library, as UTF-8. C ends a text at a NUL and would take another one for it: InvalidError.
+    Every text that a caller gives passes here, or file_text(), on its way to the library."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r}: a text is expected, not {type(value).__name__}")
     try:
@@ -187,7 +187,7 @@ def text(value: str) -> bytes:
     except UnicodeEncodeError:  # a path with bytes that are not UTF-8, which Python keeps as surrogates
         raise InvalidError(f"{value!r}: not valid UTF-8") from None
     if b"\0" in encoded:
-        raise ValueError("embedded null byte")
+        raise InvalidError(f"{value!r}: embedded null byte")
     return encoded
 
 
@@ -195,7 +195,7 @@ def file_text(path: str | os.PathLike[str]) -> bytes:
     """The same of a path, whose bytes need not be UTF-8."""
     encoded = os.fsencode(path)
     if b"\0" in encoded:
-        raise ValueError("embedded null byte")
+        raise InvalidError(f"{path!r}: embedded null byte")
     return encoded
 
 

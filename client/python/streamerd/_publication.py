@@ -90,6 +90,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_publish_tensor": (c_int, [c_void_p, POINTER(PublishedTensor)]),
     "streamer_publish_attribute": (c_int, [c_void_p, c_char_p, c_char_p]),
     "streamer_python_abort": (None, [POINTER(c_void_p)]),
+    "streamer_python_copy": (None, [c_void_p, c_void_p, c_size_t]),
     "streamer_python_commit": (c_int, [POINTER(c_void_p), POINTER(c_void_p)]),
     "streamer_python_protect": (c_int, [c_void_p]),
     "streamer_published_count": (c_int, [c_void_p, POINTER(c_size_t), POINTER(c_size_t), POINTER(c_size_t)]),
@@ -135,6 +136,11 @@ class Memory:
         self.device = device
         self.owner = owner
 
+    def copy_from(self, address: int) -> None:
+        """Copies to memory of the host. No signal's exception ends it before all is copied: after one the memory may be
+        unmapped."""
+        _library().streamer_python_copy(self.address, address, self.size)
+
 
 class _Owner:
     """Keeps the memory of a publication mapped: each tensor on the memory refers to this."""
@@ -154,6 +160,7 @@ class Publication:
         self._owner = _Owner(handle)
         self._sizes: list[int] = []
         self._device = device
+        self.is_hopeless = False  # begin() has failed, and would however long one waits
 
     def begin(self, sizes: Sequence[int]) -> None:
         """Reserves memory for storages of these sizes."""
@@ -162,7 +169,6 @@ class Publication:
         code = self._library.streamer_python_begin(self._pointer, array, len(sizes), byref(hopeless))
         self.is_hopeless = bool(hopeless.value)
         self._client.check(code)
-        self.is_hopeless = False  # begin() has failed, and would however long one waits
 
     def storage(self, i: int) -> Memory:
         """Writable memory of storage i; it stays mapped as long as something refers to it."""
@@ -339,8 +345,6 @@ def find(
     fields = [text(f"{field}={value}") for field, value in key.items()]
     opts = sized(
         PublishOpts,
-    if not isinstance(key, Mapping):
-        raise InvalidError(f"publish: the key maps names to texts: {key!r}")
         name=text(name),
         base=None if base is None else file_text(base),
         key=(c_char_p * len(fields))(*fields),

@@ -49,7 +49,6 @@ else:
     Module = Any  # where annotations are evaluated, torch need not be installed
 
 _CLASSES = "classes"  # the attribute that has the class of each module
-_CHUNK = 16 << 20
 _ALIGNMENT = 16  # of the largest element that a published model can have
 _DEPTH = 4
 _CONTAINERS = (list, tuple, dict)
@@ -250,19 +249,6 @@ def view_of(storage: torch.Tensor, entry: Entry) -> torch.Tensor:
     return view
 
 
-def _copy(target: Memory, source: int) -> None:
-    """Copies to host memory with two threads: one does not reach the memory's rate."""
-    if target.size <= _CHUNK:
-        ctypes.memmove(target.address, source, target.size)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as threads:
-        for done in range(0, target.size, _CHUNK):
-            size = min(_CHUNK, target.size - done)
-            threads.submit(ctypes.memmove, target.address + done, source + done, size)
-
-
 # ---- publish ----
 
 
@@ -403,7 +389,7 @@ def entry_of(item: Item, index: int, storage: Storage | None) -> Entry:
 
 def _copy_storage(storage: Storage, memory: Memory) -> None:
     if memory.device == "host":
-        _copy(memory, storage.begin)
+        memory.copy_from(storage.begin)
     else:
         bytes_at(memory).copy_(bytes_at(Memory(storage.begin, memory.size, memory.device, None)))
 

@@ -12,17 +12,29 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._client import Client, connect, warn
+from ._library import text
 from ._model import Model
 from ._nearest import explains_options
 from ._open import ADMISSION_LOG_SECONDS, RETRY_SECONDS, device_name
 from ._option_values import deadline_of, flag, seconds_until
 from ._progress import ProgressBar
 from ._publication import PARAMETER, Entry, Memory, Publication, find
+from ._publish import bytes_at, require_plain
 from ._views import views_of
-from .errors import BusyError, Error, InvalidError, LimitError, OutOfMemoryError, TimedOutError, UnsupportedError
+from .errors import (
+    BusyError,
+    Error,
+    FailedError,
+    InvalidError,
+    LimitError,
+    OutOfMemoryError,
+    TimedOutError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -74,9 +86,9 @@ def put(
 ) -> Model[Any]:
     """Makes a model of tensors of this process: a new generation of `name`, which serves when this returns.
 
-    The tensors are copied, and are not changed. Processes that have an older generation keep it; the daemon has two
-    generations of the name in memory at most, this one included (`publish.keep`), so whoever puts one after the other
-    has a fixed footprint.
+    The tensors are copied, and are not changed; what writes to them meanwhile is copied in part. Processes that have an
+    older generation keep it; the daemon has two generations of the name in memory at most, this one included
+    (`publish.keep`), so whoever puts one after the other has a fixed footprint.
 
     Args:
         tensors: a mapping of names to tensors, or pairs of both, of torch or numpy.
@@ -97,7 +109,9 @@ def put(
         OutOfMemoryError: it does not fit the device's budget, beside the generation that serves.
         BusyError: a model that was loaded has the name, or another process puts it.
         UnsupportedError: a dtype that safetensors lacks, or a tensor without plain memory.
-        InvalidError: two tensors of one name, a reserved name.
+        InvalidError: two tensors of one name, a reserved name, a text of more than 64 KiB, arguments of other types.
+        FailedError: a tensor could not be copied: the text names it.
+        LostError: the daemon has ended meanwhile.
         What open() raises.
 
     Example:
@@ -105,7 +119,7 @@ def put(
             train(policy)
             streamerd.put(policy.state_dict(), "policy", metadata={"step": str(step)}, wait=True)
     """
-    pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
+    pairs = _pairs(tensors)
     parts = [part_of(tensor_name, tensor) for tensor_name, tensor in pairs]
     framework = "numpy" if pairs and not any(_is_torch(tensor) for _, tensor in pairs) else "torch"
     if device is None:
@@ -134,7 +148,7 @@ def put_parts(
     views = views_of(framework)
     deadline = deadline_of("timeout", timeout)
     waits = flag("wait", wait) or False
-    _require_valid(parts)
+    _require_valid(name, parts)
     texts = _texts(metadata)
     client = connect(socket, autostart, deadline)
     where = device_name(device) or "host"
@@ -156,6 +170,16 @@ def put_parts(
 # ---- what is put ----
 
 
+def _pairs(tensors: Tensors) -> list[tuple[str, Any]]:
+    if not isinstance(tensors, Iterable):
+        raise InvalidError(f"put: a mapping of names to tensors, or pairs, are needed, not {type(tensors).__name__}")
+    pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InvalidError(f"put: pairs of a name and a tensor are needed, not {type(pair).__name__}")
+    return pairs
+
+
 def _is_torch(tensor: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(tensor, torch.Tensor)
@@ -166,28 +190,23 @@ def part_of(name: str, tensor: Any) -> Part:
     if not isinstance(name, str) or not name:
         raise InvalidError(f"put: a tensor is named by a text, not by {name!r}")
     if _is_torch(tensor):
-        _require_plain(name, tensor)
+        if not hasattr(tensor, "full_tensor"):
+            require_plain(f"put: {name}", tensor)
         return Part(name, str(tensor.dtype).removeprefix("torch."), tensor.element_size(), tuple(tensor.shape))
     if hasattr(tensor, "__array_interface__") and hasattr(tensor, "dtype"):
+        if hasattr(tensor, "mask"):
+            raise UnsupportedError(f"put: {name} is a masked array")
         return Part(name, tensor.dtype.name, tensor.dtype.itemsize, tuple(tensor.shape))
     raise InvalidError(f"put: {name}: a tensor of torch or numpy is needed, not {type(tensor).__name__}")
 
 
-def _require_plain(name: str, tensor: torch.Tensor) -> None:
-    import torch
-
-    if hasattr(tensor, "full_tensor"):
-        return
-    if tensor.is_meta:
-        raise InvalidError(f"put: {name} is on the meta device")
-    if tensor.layout is not torch.strided or tensor.is_quantized or hasattr(type(tensor), "__tensor_flatten__"):
-        what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.dtype}"
-        raise UnsupportedError(f"put: {name} has no plain memory ({what})")
-
-
-def _require_valid(parts: list[Part]) -> None:
+def _require_valid(name: str, parts: list[Part]) -> None:
+    if not isinstance(name, str):
+        raise InvalidError(f"put: a model is named by a text, not by {name!r}")
+    text(name)
     seen: set[str] = set()
     for part in parts:
+        _require_short("put", part.name)
         if part.name in seen:
             raise InvalidError(f"put: two tensors are named {part.name!r}")
         if part.name.startswith(OWN):
@@ -198,15 +217,22 @@ def _require_valid(parts: list[Part]) -> None:
 
 
 def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    if not isinstance(metadata, (Mapping, NoneType)):
+        raise InvalidError(f"metadata: it maps names to texts, and is no {type(metadata).__name__}")
     texts = dict(metadata or {})
     for key, value in texts.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise InvalidError(f"metadata: it maps names to texts: {key!r}: {value!r}")
         if key.startswith(OWN):
             raise InvalidError(f"metadata: {key!r}: names that begin with {OWN!r} are the daemon's")
-        if max(len(key.encode()), len(value.encode())) > _TEXT_MAX:
-            raise InvalidError(f"metadata: {key[:100]!r}: a text has {_TEXT_MAX} bytes at most")
+        _require_short(f"metadata: {key[:100]!r}", key)
+        _require_short(f"metadata: {key[:100]!r}", value)
     return texts
+
+
+def _require_short(what: str, value: str) -> None:
+    if len(text(value)) > _TEXT_MAX:
+        raise InvalidError(f"{what}: {value[:100]!r}: a text has {_TEXT_MAX} bytes at most")
 
 
 # ---- memory ----
@@ -286,30 +312,33 @@ def fill(memory: Memory, part: Part, value: Any) -> None:
         raise InvalidError(f"put: {part.name}: {announced} was announced, not {given}")
     if part.nbytes == 0:
         return
-    if _is_torch(value):
-        _fill_from_torch(memory, value.detach().resolve_conj().resolve_neg())
-    else:
-        _fill_from_numpy(memory, value)
+    try:
+        if _is_torch(value):
+            _fill_from_torch(memory, value.detach().resolve_conj().resolve_neg())
+        else:
+            _fill_from_numpy(memory, value)
+    except Exception as e:
+        raise FailedError(f"put: {part.name}: it cannot be copied: {e}") from e
 
 
 def _fill_from_torch(memory: Memory, tensor: torch.Tensor) -> None:
-    from ._publish import _copy, bytes_at
+    import torch
 
     if memory.device == "host" and tensor.device.type == "cpu" and tensor.is_contiguous():
-        _copy(memory, tensor.data_ptr())
+        memory.copy_from(tensor.data_ptr())
         return
-    bytes_at(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    # As integers of the same size, which torch copies for every dtype.
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    bytes_at(memory).view(bits).view(tensor.shape).copy_(tensor.view(bits))
 
 
 def _fill_from_numpy(memory: Memory, array: numpy.ndarray[Any, Any]) -> None:
     import numpy
 
-    from ._publish import _copy, bytes_at
-
     native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
     own = numpy.ascontiguousarray(array, dtype=native)
     if memory.device == "host":
-        _copy(memory, own.ctypes.data)
+        memory.copy_from(own.ctypes.data)
         return
     import torch
 

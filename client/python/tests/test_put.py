@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy
 import pytest
 import torch
 from checkpoints import small, write
-from conftest import Daemon, eventually
+from conftest import Daemon, eventually, in_child
 from torch import nn
 
 import streamerd
@@ -150,8 +152,6 @@ def test_a_model_that_does_not_fit_fails_by_name(daemon: Daemon, wait: bool) -> 
     assert streamerd.put(tensors(), "m")["scalar"] == 3
 
 
-def test_many_generations_leave_no_memory_and_no_lease(daemon: Daemon) -> None:
-    def used() -> int:
 BIG = 40 << 20
 
 
@@ -186,6 +186,8 @@ def test_metadata_and_names_may_be_long(daemon: Daemon) -> None:
     assert model.metadata == metadata and sorted(model) == sorted(names)
 
 
+def test_many_generations_leave_no_memory_and_no_lease(daemon: Daemon) -> None:
+    def used() -> int:
         result: int = streamerd.status()["devices"][0]["used"]
         return result
 
@@ -195,6 +197,12 @@ def test_metadata_and_names_may_be_long(daemon: Daemon) -> None:
     for step in range(50):
         streamerd.put(tensors(step), "m")
     eventually(lambda: not daemon.leases() and used() == one)
+
+
+def freed() -> torch.Tensor:
+    tensor = torch.ones(2)
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 def refused() -> Iterator[tuple[Any, dict[str, str], type[Exception], str]]:
@@ -207,6 +215,17 @@ def refused() -> Iterator[tuple[Any, dict[str, str], type[Exception], str]]:
     yield [("w", w), ("w", w)], {}, streamerd.InvalidError, "two tensors are named 'w'"
     yield {"streamerd.table": w}, {}, streamerd.InvalidError, "names that begin with 'streamerd.' are the daemon's"
     yield {"w": w}, {"streamerd.key.x": "1"}, streamerd.InvalidError, "names that begin with 'streamerd.' are the daemon's"
+    yield {"w": w}, {"x\0": "1"}, streamerd.InvalidError, "embedded null byte"
+    yield {"w": w}, {"x": "\udce9"}, streamerd.InvalidError, "not valid UTF-8"
+    yield {"w": w}, [("x", "1")], streamerd.InvalidError, "metadata: it maps names to texts, and is no list"  # type: ignore[misc]
+    yield {"w\0": w}, {}, streamerd.InvalidError, "embedded null byte"
+    yield {"w" * 65537: w}, {}, streamerd.InvalidError, "a text has 65536 bytes at most"
+    yield nn.Linear(2, 2), {}, streamerd.InvalidError, "a mapping of names to tensors, or pairs, are needed, not Linear"
+    yield [w], {}, streamerd.InvalidError, "pairs of a name and a tensor are needed, not Tensor"
+    yield {"w": numpy.ma.masked_array([1.0, 2.0], [True, False])}, {}, streamerd.UnsupportedError, "w is a masked array"
+    yield {"w": numpy.array(["x"])}, {}, streamerd.UnsupportedError, "w: safetensors has no dtype for str"
+    yield {"w": nn.UninitializedParameter()}, {}, streamerd.UnsupportedError, "w has no plain memory"
+    yield {"w": freed()}, {}, streamerd.InvalidError, "w has no memory: it was freed"
     yield {"w": w}, {"x": "y" * 65537}, streamerd.InvalidError, "a text has 65536 bytes at most"
 
 
@@ -217,6 +236,111 @@ def test_what_cannot_be_put_is_named(
     with pytest.raises(kind, match=text):
         streamerd.put(given, "m", metadata=metadata)
     assert streamerd.put({"w": torch.ones(2)}, "m", metadata={"x": "y" * 65536})["w"][1] == 1
+
+
+def test_strided_tensors_of_every_dtype_are_copied(daemon: Daemon) -> None:
+    four = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
+    given = {
+        "four": four.t(),
+        "eight": torch.randn(3, 4).to(torch.float8_e4m3fn).t(),
+        "sixteen": torch.arange(12).to(torch.uint16).reshape(3, 4).t(),
+        "complex": torch.randn(3, 4, dtype=torch.complex64).t().conj(),
+        "negated": torch.randn(3, 4, dtype=torch.complex64).conj().imag,
+        "expanded": torch.ones(3).expand(2, 3),
+        "steps": torch.arange(20.0)[::3],
+    }
+    model = streamerd.put(given, "m")
+    for name, tensor in given.items():
+        expected, bits = tensor.resolve_conj().resolve_neg(), torch.uint8
+        assert model[name].shape == tensor.shape and model[name].dtype == tensor.dtype
+        if tensor.element_size() == 1:
+            assert torch.equal(model[name].view(bits), expected.view(bits)), name
+        else:
+            assert torch.equal(model[name], expected), name
+
+
+class Raising(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if function is torch.Tensor.detach:
+            raise OSError("no tensor")
+        return super().__torch_function__(function, kinds, arguments, keywords or {})
+
+
+def test_a_tensor_that_cannot_be_copied_is_named_and_the_name_is_free(daemon: Daemon) -> None:
+    given = {"a": torch.ones(2), "b": torch.ones(2).as_subclass(Raising)}
+    with pytest.raises(streamerd.FailedError, match="put: b: it cannot be copied: no tensor"):
+        streamerd.put(given, "m")
+    assert streamerd.put({"a": torch.ones(2)}, "m")["a"][1] == 1
+    eventually(lambda: not daemon.leases())
+
+
+INTERRUPTED = """
+import signal, time
+import torch, streamerd
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+given = {"w": torch.ones(64 << 20, dtype=torch.uint8)}
+streamerd.put(given, "m")
+interrupted = 0
+for i in range(60):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001 * (1 + i))
+        streamerd.put(given, "m", wait=True)
+    except KeyboardInterrupt:
+        interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+assert interrupted > 0
+assert streamerd.put(given, "m", wait=True)["w"].all()
+"""
+
+
+def test_an_interrupt_ends_no_copy_whose_memory_is_then_unmapped(daemon: Daemon) -> None:
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    eventually(lambda: not daemon.leases())
+
+
+def test_threads_put_one_name(daemon: Daemon) -> None:
+    threads = [
+        threading.Thread(target=lambda i=i: streamerd.put({"w": torch.full((4096,), i)}, "m", wait=True)) for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with streamerd.open("m") as model:
+        w = model["w"]
+        assert (w == w[0]).all()
+
+
+def test_a_daemon_that_is_killed_while_tensors_are_copied(daemon: Daemon, folder: Path) -> None:
+    parts = [_put.part_of(name, torch.ones(2)) for name in ("a", "b")]
+    others: list[Daemon] = []
+
+    def values(starts: bool) -> Iterator[torch.Tensor]:
+        yield torch.ones(2)
+        (others or [daemon])[-1].kill()
+        if starts:
+            others.append(Daemon(folder))
+        yield torch.ones(2)
+
+    try:
+        with pytest.raises(streamerd.LostError, match="the publication with it"):
+            _put.put_parts(parts, values(True), "m")
+        assert streamerd.put({"a": torch.ones(2)}, "m")["a"][1] == 1
+        with pytest.raises(streamerd.UnreachableError):
+            _put.put_parts(parts, values(False), "m")
+    finally:
+        others[-1].stop()
+
+
+def test_a_forked_child_puts_by_a_connection_of_its_own(daemon: Daemon) -> None:
+    model = streamerd.put({"a": torch.ones(2)}, "m")
+    assert in_child(lambda: streamerd.put({"a": torch.zeros(2)}, "m").close()) == 0
+    assert model["a"][1] == 1
+    with streamerd.open("m") as other:
+        assert other["a"][1] == 0
 
 
 def test_a_loaded_model_is_not_replaced(daemon: Daemon, folder: Path) -> None:
