@@ -81,38 +81,34 @@ static void drop_stale(struct generation *g)
 static bool replaces(const struct generation *g, const struct generation *published)
 {
         const struct published_base *base = &published->published->base;
-        return g->published == NULL && g->has_identity && g->number > published->number && base->source != NULL &&
-               !base->query_lost && strcmp(g->source, base->source) == 0 &&
+        return g->state == GENERATION_READY && g->published == NULL && g->has_identity &&
+               g->number > published->number && !base->query_lost &&
                memcmp(&g->identity, &base->identity, sizeof(base->identity)) != 0;
 }
 
-/* By one of the last n that became ready. */
-static bool is_replaced(const struct generation *published, uint64_t n)
+static bool is_replaced(const struct generation *published)
 {
-        const struct list *ready = &published->resident->in_state[GENERATION_READY];
-        require(published->state == GENERATION_READY);
-        for (const struct list *pos = ready->prev; pos != ready && n > 0; pos = pos->prev, n--)
-                if (replaces(container_of(pos, struct generation, in_state), published))
+        const char *source = published->published->base.source;
+        if (source == NULL)
+                return false;
+        resident_each_of_source(g, published->resident, source)
+        {
+                if (replaces(g, published))
                         return true;
+        }
         return false;
 }
 
-/* Of two that were ready at the last call, neither has changed since. */
 void publish_tick(struct server *server)
 {
-        struct list *ready = &server->resident->in_state[GENERATION_READY];
-        uint64_t n = server->resident->n_readied - server->n_compared,
-                 n_old = server->resident->n_in_state[GENERATION_READY];
-        server->n_compared = server->resident->n_readied;
-        if (n == 0 || server->resident->n_published == 0)
+        struct resident *resident = server->resident;
+        bool compared = server->n_compared == resident->n_readied;
+        server->n_compared = resident->n_readied;
+        if (compared || resident->n_published == 0)
                 return;
-        n_old -= n < n_old ? n : n_old;
-        list_each_item_safe (struct generation, g, ready, in_state) {
-                bool is_old = n_old > 0;
-                n_old -= is_old ? 1 : 0;
-                if (g->published != NULL && is_replaced(g, is_old ? n : UINT64_MAX))
+        list_each_item_safe (struct generation, g, &resident->in_state[GENERATION_READY], in_state)
+                if (g->published != NULL && is_replaced(g))
                         drop_stale(g);
-        }
 }
 
 /* ---- the outcome ---- */
