@@ -29,7 +29,10 @@ REFUSED = {
 }
 
 # vLLM has kernels for these on some processors alone.
-UNABLE = {"fp8 in blocks", "fp8", "fp8_per_block", "mxfp8"}
+UNABLE = {
+    "fp8 in blocks", "fp8", "fp8_per_block", "mxfp8",
+    "Llama, KV cache fp8", "GPTQ", "AWQ", "compressed-tensors w4a16",  # AVX-512 or AMX
+}  # fmt: skip
 
 # The head is in float32, in which torch's linear, of engines that share weights on a CPU, rounds otherwise than vLLM's.
 ROUNDED = {"Llama, classification"}
