@@ -442,7 +442,8 @@ typedef struct streamer_attach_opts {
 
 /* Attaches to a model that is ready, or loading: then streamer_tensor_next() returns its tensors as they arrive. One
  * whose files are encrypted is waited for until it is ready. `model` may be NULL if opts->digest is given: any model
- * that is ready and has this digest. The caller owns *lease (streamer_detach). */
+ * that is ready and has this digest. A daemon that does not answer is given up a second after timeout_ms, since the
+ * daemon ends the wait itself and says what it waited for. The caller owns *lease (streamer_detach). */
 STREAMER_API int streamer_attach(streamer_client *client, const char *model, const streamer_attach_opts *opts,
                                  streamer_lease **lease);
 
