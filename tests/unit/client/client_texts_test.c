@@ -145,24 +145,32 @@ static streamer_publication *memory_of(const char *text)
         return claim;
 }
 
-/* Each has its table beside it, 514 KiB. An older daemon has no small pages for a publisher. */
+/* In whole pages of the daemon. Each has its table, 514 KiB, at the next page of this process. An older daemon has no
+ * small pages for a publisher. */
 static const struct size_row {
         uint64_t bytes;
         const char *pages;
-        uint64_t reserved;
+        uint64_t page;
 } reserved_sizes[] = {
         {100, "granularity=2097152", 2 << 20},
-        {100, "granularity=2097152 page=4096 small=1048576", 516 << 10},
-        {3000, "granularity=536870912 page=65536 small=268435456", 576 << 10},
+        {100, "granularity=2097152 page=4096 small=1048576", 4 << 10},
+        {3000, "granularity=536870912 page=65536 small=268435456", 64 << 10},
         {300 << 20, "granularity=536870912 page=65536 small=268435456", 512 << 20},
 };
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+        return (n + to - 1) / to * to;
+}
 
 TEST(memory_is_reserved_in_the_pages_that_the_daemon_has, EACH(reserved_sizes))
 {
         const struct size_row *row = &reserved_sizes[_i];
+        uint64_t table_at = round_up(row->bytes, (uint64_t)sysconf(_SC_PAGESIZE));
+        uint64_t reserved = round_up(table_at + (514 << 10), row->page);
         char *text = format_text("hello\n> publish_find\n< state=absent claim=7 %s\n"
                                  "> publish_begin claim=7 bytes=%llu\n< lease=7 generation=42 device_kind=host\n" ABORT,
-                                 row->pages, (unsigned long long)row->reserved);
+                                 row->pages, (unsigned long long)reserved);
         streamer_publication *claim = claim_of(text);
         ck_assert_int_eq(streamer_publish_begin(claim, &row->bytes, 1), 0);
         streamer_publish_abort(claim);
