@@ -223,7 +223,8 @@ def test_a_daemon_that_is_away_is_waited_for(
     f.sees(made)
     daemon.stop()
     looks.await_more(4)  # the library's own patience is over with the first
-    assert [r.getMessage().partition(": cannot")[0] for r in caplog.records] == ["m: watch: waits for the daemon"]
+    (record,) = caplog.records  # whether the daemon ends before or after a request decides on the reason
+    assert record.getMessage().startswith("m: watch: waits for the daemon: ")
     for _ in range(2):
         other = Daemon(folder)
         other.stop()
@@ -333,9 +334,11 @@ def test_a_connection_that_the_library_made_again_leaves_nothing_to_read(daemon:
         assert watched.look() is None and watched.pause == 0
         while watched.changed(0):
             pass
-        assert select.select([watched.fd], [], [], 0)[0] == []
+        readable = select.poll()
+        readable.register(watched.fd, select.POLLIN)
+        assert readable.poll(0) == []
         made = put(1)
-        assert select.select([watched.fd], [], [], 30)[0] == [watched.fd]
+        assert readable.poll(30000) == [(watched.fd, select.POLLIN)]
         assert watched.changed(0) and watched.look() == made
     finally:
         other.stop()
