@@ -335,7 +335,8 @@ TEST(what_is_not_stored_fails_as_without_a_cache)
         stop();
 }
 
-TEST(the_newest_version_is_used)
+/* By a daemon that has ended. */
+static void store_two_versions(void)
 {
         start_offline("");
         store_source(ONE, model, 1);
@@ -344,6 +345,11 @@ TEST(the_newest_version_is_used)
         store_behind(ONE, other, 2);
         AWAIT(note_inode() != before);
         stop();
+}
+
+TEST(the_newest_version_is_used)
+{
+        store_two_versions();
         start_offline("");
         store_status = 503;
         assert_stale(ONE, other);
@@ -359,13 +365,7 @@ static void spoil(const char *path)
 /* Nor is an older one whose copy is whole. */
 TEST(what_is_damaged_is_not_replaced_by_what_was_stored_before)
 {
-        start_offline("");
-        store_source(ONE, model, 1);
-        ino_t before = note_inode();
-        put(other, "one/model.safetensors");
-        store_behind(ONE, other, 2);
-        AWAIT(note_inode() != before);
-        stop();
+        store_two_versions();
         ck_assert_uint_eq(each_stored("data", spoil), 2);
         for (int turn = 0; turn < 2; turn++) {
                 store_status = 503;
