@@ -39,7 +39,7 @@ struct permissions {
         mode_t mode;
 };
 struct permissions permissions_of(int dir, const char *name);
-mode_t permissions_to_open(const struct permissions *p);   /* whoever opens it now can read it later */
+mode_t permissions_to_open(const struct permissions *p);   /* until they are set */
 bool permissions_set(const struct permissions *p, int fd); /* else errno says why */
 
 /* Ends the program with an error line and the exit code of STREAMER_ENOMEM; the line is text also with --json. */

@@ -114,7 +114,7 @@ struct publication {
 
 /* After its owner has set the daemon's parts and `ended`. */
 void publications_init(struct publications *publications);
-/* NULL if nobody publishes under this name on this device; device NULL: on any. */
+/* NULL if no process publishes under this name on this device; device NULL: on any. */
 struct publication *publications_find(struct publications *publications, const char *name, const struct device *device);
 /* Claims a name that is not claimed, for the user, to whom the claim is charged. The caller sets what is published.
  * NULL on ENOMEM. */

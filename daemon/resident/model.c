@@ -120,7 +120,7 @@ void generation_name_changed(struct generation *generation, const char *name)
                 resident->name_changed(resident, generation, name);
 }
 
-/* The one that was removed; the last one, where none is left; and those of which the state has changed. */
+/* Reports the removed name, or the last one where none is left, and those that may lead to something else now. */
 static void report_names(struct generation *generation, const char *removed)
 {
         bool known = generation_state_is_reported(generation);

@@ -158,7 +158,7 @@ uint64_t deferred_tick(struct server *server, uint64_t now)
         while ((d = tree_item(tree_first(&server->timed), struct deferred, in_timed)) != NULL) {
                 if (now < d->deadline_ns)
                         return d->deadline_ns;
-                tree_remove(&server->timed, &d->in_timed); /* once: it keeps its place among those that are rechecked */
+                tree_remove(&server->timed, &d->in_timed); /* the next tick leaves it where it is in recheck */
                 list_remove(&d->in_server);
                 list_append(&server->recheck, &d->in_server);
                 loop_task_begin(&server->answer);

@@ -91,7 +91,7 @@ struct server {
         struct list conns;       /* of struct conn */
         struct buckets waiting;  /* of struct deferred: requests that a change may answer, by its subject */
         struct list recheck;     /* the same, since there was one, and those whose deadline has passed */
-        struct tree timed;       /* those that have a deadline, in its order */
+        struct tree timed;       /* those that have a deadline, the earliest first */
         struct loop_task answer; /* examines them */
         /* Notification (events.h). */
         struct changes model_changes;

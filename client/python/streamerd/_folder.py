@@ -186,7 +186,7 @@ def _is_written(fd: int) -> bool:
     """Whether a process has a file open for writing, or mapped: then the kernel gives no lease of it. It gives none of
     files of other users, and of some file systems, either: False."""
     try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # for whoever opens it now, and ignored; SIGIO would end the process
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # at an open meanwhile: SIGIO would end the process
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
@@ -316,7 +316,7 @@ def _lock(fd: int, how: int) -> bool | None:
 
 
 def _remove_parts(at: int) -> None:
-    """Those that nobody writes. What cannot be examined stays."""
+    """Removes parts that no process is writing. What cannot be examined stays."""
     with contextlib.suppress(OSError):
         with os.scandir(at) as entries:
             parts = [entry.name for entry in entries if _PART.fullmatch(entry.name)]

@@ -88,7 +88,7 @@ def put(
 
     The tensors are copied, and are not changed; what writes to them meanwhile is copied in part. Processes that have an
     older generation keep it; the daemon has two generations of the name in memory at most, this one included
-    (`publish.keep`), so whoever puts one after the other has a fixed footprint.
+    (`publish.keep`), so a process that puts one after the other has a fixed footprint.
 
     Args:
         tensors: a mapping of names to tensors, or pairs of both, of torch or numpy.

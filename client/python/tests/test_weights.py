@@ -149,7 +149,7 @@ def test_a_snapshot_whose_index_is_none_is_incomplete(tmp_path: Path, case: str)
 
 
 def test_names_of_a_store_lead_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever lists them: an engine writes what it has fetched below its own cache."""
+    """Wherever they are listed: an engine writes what it has fetched below its own cache."""
     monkeypatch.setattr(streamerd, "fetch", lambda *_, **__: b"{}")
     monkeypatch.setattr(streamerd, "fetch_list", lambda *_, **__: ["../../escaped.safetensors"])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

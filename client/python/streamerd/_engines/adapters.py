@@ -10,7 +10,7 @@ A folder of files that were fetched is named by the digest of what it has: it ne
 adapter again that it has dropped, and a new version of the adapter has another folder. It is whole once it has the
 configuration, which is written last, so processes need no lock.
 
-Whoever may write to a source decides what its files say, so a configuration is read as what it may be: anything.
+A configuration can contain anything: it comes from whoever can write to the source.
 
 Nothing here imports an engine or torch.
 """
